@@ -1,0 +1,157 @@
+"""Uniform numbers as a function, not a stream.
+
+The number of a scalar is a hash of (seed, step, index of the parameter, index of the
+element). No generator is read or advanced, so the numbers are the same on any device,
+in any chunking or sharding, and after a resume.
+
+The generator. A 32-bit mixing function (four xor-shifts, three multiplications; the
+constants of "triple32", C. Wellons, hash-prospector, 2018) is used twice:
+
+* as a chain over the 32-bit words of seed, parameter index, block and step, run twice
+  from two starting points, which gives a 64-bit key for each parameter, block and step;
+* over the low 32 bits of the element index, with one word of the key xored in before the
+  first round and the other added after its multiplication.
+
+Two rounds are not enough: the same construction on "lowbias32" fails a chi-square test
+of uniformity from 2**20 neighbouring elements on; this one passes at 2**22.
+
+It was chosen over Philox because it needs only 32-bit multiplications, which every
+vector unit has and which plain integer tensors express; Philox's 64-bit products do not
+vectorise there. Within one (seed, step, parameter) the hash is a permutation of each
+*block* of 2**32 elements, so no block repeats itself; the next block has a key of its
+own, so a tensor may have up to 2**63 - 1 elements (torch's limit). Steps run to 2**63.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+BLOCK_BITS = 32
+"""Elements ``i`` and ``j`` share a key when ``i >> BLOCK_BITS == j >> BLOCK_BITS``."""
+
+UNIFORM_BITS = 24
+"""A uniform is a multiple of ``2**-UNIFORM_BITS``, exact in float32."""
+
+_CHAIN_STARTS = (0x243F6A88, 0x13198A2E)  # fractional digits of pi: nothing up the sleeve
+
+
+def as_int32(word: int) -> int:
+    """Return the signed 32-bit integer with the same low 32 bits as ``word``."""
+    word &= 0xFFFFFFFF
+    return word - (1 << 32) if word >> 31 else word
+
+
+_MULTIPLIERS = (as_int32(0xED5AD4BB), as_int32(0xAC4C1B51), as_int32(0x31848BAB))
+
+
+def _shift_right(word: Tensor, places: int) -> Tensor:
+    # Torch's shift of a signed integer copies the sign bit: mask the copies away.
+    return (word >> places) & ((1 << (32 - places)) - 1)
+
+
+def _mix(word: Tensor, early: Tensor | int = 0) -> Tensor:
+    """Mix a 32-bit word; ``early`` is added (modulo 2**32) in the first of three rounds."""
+    word = word ^ _shift_right(word, 17)
+    word = word * _MULTIPLIERS[0] + early
+    word = word ^ _shift_right(word, 11)
+    word = word * _MULTIPLIERS[1]
+    word = word ^ _shift_right(word, 15)
+    word = word * _MULTIPLIERS[2]
+    return word ^ _shift_right(word, 14)
+
+
+def _extend(chain: Tensor, word: Tensor | int) -> Tensor:
+    return _mix(chain ^ word)
+
+
+def _words(number: Tensor) -> tuple[Tensor, Tensor]:
+    return number.to(torch.int32), (number >> 32).to(torch.int32)
+
+
+def stream_roots(seed: int, indices: Tensor, block: Tensor | int = 0) -> Tensor:
+    """Return the part of the keys that no step changes, of shape ``(2, *indices.shape)``."""
+    shape = (2,) + (1,) * indices.dim()
+    chain = torch.tensor(
+        [as_int32(start) for start in _CHAIN_STARTS], dtype=torch.int32, device=indices.device
+    ).reshape(shape)
+    for word in (as_int32(seed), as_int32(seed >> 32)):
+        chain = _extend(chain, word)
+    chain = _extend(chain, indices.to(torch.int32))
+    return _extend(chain, block.to(torch.int32) if isinstance(block, Tensor) else block)
+
+
+def stream_keys(roots: Tensor, step: Tensor) -> Tensor:
+    """Return the two key words of each root at ``step`` (an integer tensor)."""
+    for word in _words(step):
+        roots = _extend(roots, word)
+    return roots
+
+
+def uniform_at(low: Tensor, first: Tensor, second: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the uniforms of elements with low index words ``low`` under a key's two words."""
+    word = _mix(low ^ first, early=second)
+    return _shift_right(word, 32 - UNIFORM_BITS).to(dtype) * 2.0**-UNIFORM_BITS
+
+
+def uniform(
+    seed: int,
+    step: int | Tensor,
+    parameter_index: int,
+    shape: Sequence[int],
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Return the numbers in [0, 1) that a step's coins are made from.
+
+    A scalar moves when its number is smaller than its update probability.
+
+    Args:
+        seed: the optimizer's ``seed``, in [0, 2**64).
+        step: number of steps that counted before this one; the first step is step 0.
+        parameter_index: position of the parameter over all groups, in their order.
+        shape: shape of the parameter (of its real view, if it is complex).
+        dtype: ``torch.float32`` or ``torch.float64``; the numbers are the same.
+        device: where to make them.
+
+    Returns:
+        A tensor of ``shape``; every number is a multiple of 2**-24.
+
+    Example:
+        >>> import stochbatch
+        >>> stochbatch.uniform(0, 0, 0, (3,))
+        tensor([0.0278, 0.1137, 0.2085])
+        >>> stochbatch.uniform(0, 1, 0, (3,))
+        tensor([0.4024, 0.1748, 0.1865])
+    """
+    check_seed(seed)
+    if dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
+    if isinstance(parameter_index, bool) or not isinstance(parameter_index, int):
+        kind = type(parameter_index).__name__
+        raise TypeError(f"parameter_index must be an int, got {kind}: {parameter_index!r}")
+    if not 0 <= parameter_index < 1 << 32:
+        raise ValueError(f"parameter_index must be in [0, 2**32), got {parameter_index}")
+    if not isinstance(step, Tensor):
+        if step < 0:
+            raise ValueError(f"step must be 0 or more, got {step}")
+        step = torch.tensor(step, dtype=torch.int64, device=device)
+    index = torch.arange(math.prod(shape), dtype=torch.int64, device=device).reshape(tuple(shape))
+    low, block = _words(index)
+    if index.numel() <= 1 << BLOCK_BITS:
+        block = torch.zeros((), dtype=torch.int32, device=device)
+    parameter = torch.tensor(as_int32(parameter_index), dtype=torch.int32, device=device)
+    parameter = parameter.reshape((1,) * block.dim())
+    first, second = stream_keys(stream_roots(seed, parameter, block), step).unbind()
+    return uniform_at(low, first, second, dtype)
+
+
+def check_seed(seed: object) -> None:
+    """Raise unless ``seed`` is an int in [0, 2**64)."""
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise TypeError(f"seed must be an int, got {type(seed).__name__}: {seed!r}")
+    if not 0 <= seed < 1 << 64:
+        raise ValueError(f"seed must be in [0, 2**64), got {seed}")

@@ -1,0 +1,127 @@
+"""Checks of an optimizer's options: what was given, what is allowed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stochbatch.optim.coins import check_seed
+from stochbatch.optim.kinds import check_kind
+from stochbatch.optim.probability import CROSS_LAYER
+from stochbatch.optim.update import LR_SCALING, MOMENTUM_MODE
+
+WHOLE_OPTIMIZER = ("seed", "steps_per_epoch", "skip_nonfinite", "fused")
+"""Options that decide a step as a whole and so must be the same in every group."""
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raise ``TypeError`` or ``ValueError`` for the first option that is not allowed."""
+    check_lr(options["lr"])
+    _check_real("alpha", options["alpha"])
+    _check_real("lambd", options["lambd"])
+    if options["probability"] is not None:
+        _check_real("probability", options["probability"])
+        if not 0 < options["probability"] <= 1:
+            raise ValueError(f"probability must be None or in (0, 1], got {options['probability']}")
+    _check_choice("cross_layer", options["cross_layer"], CROSS_LAYER)
+    _check_choice("lr_scaling", options["lr_scaling"], LR_SCALING)
+    _check_real("momentum", options["momentum"])
+    if not 0 <= options["momentum"] < 1:
+        raise ValueError(f"momentum must be in [0, 1), got {options['momentum']}")
+    _check_choice("momentum_mode", options["momentum_mode"], MOMENTUM_MODE)
+    for name in ("nesterov", "maximize", "skip_nonfinite"):
+        _check_bool(name, options[name])
+    if options["nesterov"] and options["momentum"] == 0:
+        raise ValueError("nesterov needs a momentum above 0, got momentum=0")
+    _check_real("weight_decay", options["weight_decay"])
+    if options["weight_decay"] < 0:
+        raise ValueError(f"weight_decay must be 0 or more, got {options['weight_decay']}")
+    _check_steps_per_epoch(options["steps_per_epoch"])
+    check_seed(options["seed"])
+    _check_fused(options["fused"])
+    if "kind" in options:
+        check_kind(options["kind"])
+
+
+def check_agreement(groups: Sequence[Mapping[str, Any]]) -> None:
+    """Raise unless the options that decide a step as a whole agree in all groups."""
+    for name in WHOLE_OPTIMIZER:
+        given = [group[name] for group in groups]
+        if any(value != given[0] for value in given):
+            raise ValueError(f"{name} must be the same in all parameter groups, got {given}")
+
+
+def check_lr(lr: object) -> None:
+    """Raise unless ``lr`` is a number, or a tensor of one floating-point number, of 0 or more."""
+    if isinstance(lr, Tensor):
+        if lr.numel() != 1 or not lr.is_floating_point():
+            raise ValueError(
+                f"lr as a tensor must be one floating-point number, "
+                f"got shape {tuple(lr.shape)} of {lr.dtype}"
+            )
+        lr = float(lr)
+    _check_real("lr", lr)
+    if lr < 0:  # type: ignore[operator]
+        raise ValueError(f"lr must be 0 or more, got {lr}")
+
+
+def _check_real(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} must be a number, got {type(value).__name__}: {value!r}")
+    if not math.isfinite(value):
+        raise ValueError(f"{name} must be finite, got {value}")
+
+
+def _check_bool(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {type(value).__name__}: {value!r}")
+
+
+def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {allowed}, got {value!r}")
+
+
+def _check_steps_per_epoch(value: object) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(
+            f"steps_per_epoch must be None or an int, got {type(value).__name__}: {value!r}"
+        )
+    if value < 1:
+        raise ValueError(f"steps_per_epoch must be None or 1 or more, got {value}")
+
+
+def _check_fused(value: object) -> None:
+    if value is not None:
+        _check_bool("fused", value)
+    if value:
+        raise ValueError("fused=True: there is no compiled step yet; use None or False")
+
+
+def check_parameters(params: object) -> None:
+    """Raise with a hint for what people pass in place of parameters."""
+    if isinstance(params, torch.nn.Module):
+        name = type(params).__name__
+        raise TypeError(
+            f"params must be parameters, got the module {name}: "
+            "use model.parameters() or stochbatch.param_groups(model)"
+        )
+
+
+def check_members(params: Sequence[object]) -> None:
+    """Raise if a parameter, named or not, is listed twice in one group, or is sharded."""
+    seen: set[int] = set()
+    for entry in params:
+        tensor = entry[1] if isinstance(entry, tuple) and len(entry) == 2 else entry
+        if hasattr(tensor, "device_mesh"):
+            raise TypeError("SBS cannot move sharded parameters (DTensor) yet")
+        if id(tensor) in seen:
+            raise ValueError(f"a parameter is listed twice in one group: {entry!r:.60}")
+        seen.add(id(tensor))

@@ -1,0 +1,91 @@
+"""Cache-sized views of tensors, walked in step with each other.
+
+An elementwise computation of some twenty operations over a large tensor is bound by
+memory when every operation visits the whole tensor, and by arithmetic when all of them
+visit one piece that stays in the cache. A piece also bounds the temporaries of a step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from stochbatch.optim.coins import BLOCK_BITS, as_int32
+
+PIECE_BITS = 15
+"""A piece has at most ``2**PIECE_BITS`` elements, unless one row alone has more."""
+
+
+class Piece(NamedTuple):
+    """A piece of some tensors of one shape: a stretch of the flat tensor, or some rows."""
+
+    offset: int
+    """Row-major index, in the whole tensor, of the piece's first element."""
+    strides: tuple[int, ...]
+    """Row-major index distance between neighbours along each dimension of the piece."""
+    tensors: tuple[Tensor, ...]
+
+
+def pieces(tensors: Sequence[Tensor]) -> Iterator[Piece]:
+    """Yield the pieces of ``tensors`` (all of one shape, any memory layout).
+
+    Contiguous tensors are cut as flat vectors; others along the dimension that is
+    outermost in the memory of the first tensor.
+    """
+    first = tensors[0]
+    if first.numel() == 0:
+        return
+    if all(tensor.is_contiguous() for tensor in tensors):
+        views = [tensor.view(-1) for tensor in tensors]
+        strides: tuple[int, ...] = (1,)
+    else:
+        order = sorted(range(first.dim()), key=first.stride, reverse=True)
+        views = [tensor.permute(order) for tensor in tensors]
+        strides = tuple(math.prod(first.shape[axis + 1 :]) for axis in order)
+    rows = views[0].shape[0]
+    step = max(1, (1 << PIECE_BITS) * rows // first.numel())
+    for start in range(0, rows, step):
+        length = min(step, rows - start)
+        cut = tuple(view.narrow(0, start, length) for view in views)
+        yield Piece(start * strides[0], strides, cut)
+
+
+class ElementIndex:
+    """Low words and block numbers of a piece's element indices, on one device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._counting = self._arange(1 << PIECE_BITS)
+
+    def _arange(self, length: int) -> Tensor:
+        return torch.arange(length, dtype=torch.int32, device=self.device)
+
+    def low(self, piece: Piece) -> Tensor:
+        """Return the low 32 bits of each element's row-major index."""
+        shape = piece.tensors[0].shape
+        index: Tensor | None = None
+        for axis, (size, stride) in enumerate(zip(shape, piece.strides, strict=True)):
+            counting = self._counting[:size] if size <= 1 << PIECE_BITS else self._arange(size)
+            if stride != 1:
+                counting = counting * as_int32(stride)
+            counting = counting.reshape((size,) + (1,) * (len(shape) - axis - 1))
+            index = counting if index is None else index + counting
+        assert index is not None, "a piece has at least one dimension"
+        return index + as_int32(piece.offset) if piece.offset else index
+
+    def block(self, piece: Piece) -> int | Tensor:
+        """Return the number of the block of 2**32 elements: one, or one an element."""
+        shape = piece.tensors[0].shape
+        spans = zip(shape, piece.strides, strict=True)
+        last = piece.offset + sum((size - 1) * stride for size, stride in spans)
+        if piece.offset >> BLOCK_BITS == last >> BLOCK_BITS:
+            return piece.offset >> BLOCK_BITS
+        index = torch.full(shape, piece.offset, dtype=torch.int64, device=self.device)
+        for axis, (size, stride) in enumerate(zip(shape, piece.strides, strict=True)):
+            counting = torch.arange(size, dtype=torch.int64, device=self.device) * stride
+            index += counting.reshape((size,) + (1,) * (len(shape) - axis - 1))
+        return index >> BLOCK_BITS

@@ -1,0 +1,313 @@
+"""``SBS``: stochastic gradient descent with a random, adaptive batch size for every scalar."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, overload
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import Optimizer, ParamsT, StateDict
+
+from stochbatch.optim.eager import Layer, Roster, call_roster, take_step
+from stochbatch.optim.kinds import kind_by_shape
+from stochbatch.optim.options import (
+    check_agreement,
+    check_members,
+    check_options,
+    check_parameters,
+)
+from stochbatch.optim.probability import CrossLayer
+from stochbatch.optim.report import LayerReport, LayerRow
+from stochbatch.optim.state import (
+    BATCHES,
+    GRAD_MEAN,
+    SKIPPED_STEPS,
+    STEP,
+    TALLY,
+    Counters,
+    check_state_dict,
+    complete_state,
+    exact_state,
+    real_view,
+    share_counters,
+)
+from stochbatch.optim.update import LrScaling, MomentumMode
+
+
+class _Parameter(NamedTuple):
+    number: int
+    name: str
+    kind: str
+    tensor: Tensor
+    group: dict[str, Any]
+
+
+class SBS(Optimizer):
+    r"""Stochastic batch size: every scalar moves at random, on the batches since it last moved.
+
+    At each step, for each scalar :math:`j` of a layer :math:`l` (a parameter tensor),
+
+    .. math::
+        p_j &= 1 / (1 + \exp(-\alpha (|g_j| - \mu_l) / \sigma_l - \lambda t_l)) \\
+        \chi_j &= 1 \text{ with probability } p_j \text{, else } 0 \\
+        \tilde g_j &\leftarrow \tilde g_j + (g_j - \tilde g_j) / k_j \\
+        w_j &\leftarrow w_j - \chi_j \eta \tilde g_j \\
+        (\tilde g_j, k_j) &\leftarrow (0, 1) \text{ if } \chi_j \text{, else }
+        (\tilde g_j, k_j + 1)
+
+    where :math:`\mu_l, \sigma_l` are mean and standard deviation of the layer's
+    :math:`|g|` and :math:`t_l` is the layer's standardised score among the layers of its
+    kind. Options marked * decide the step as a whole and must be the same in all groups;
+    the others may differ between groups.
+
+    Args:
+        params: parameters, named parameters or groups as for ``torch.optim.SGD``. A group
+            may say of which ``kind`` its layers are; :func:`stochbatch.param_groups` makes
+            such groups. Otherwise the kind follows from the number of dimensions: three
+            and more ``conv``, two ``linear``, one ``bias``, none ``other``.
+        lr: learning rate :math:`\eta`, a float or a tensor.
+        alpha: weight of a scalar's gradient size within its layer (local scheme).
+        lambd: weight of the layer's score among layers of its kind (global scheme).
+        probability: a number in (0, 1] for a fixed update probability; None is adaptive.
+        cross_layer: what is compared across layers: ``"total"`` the layer's sum of
+            :math:`|g|`, ``"mean"`` its mean, ``"weighted"`` its mean, with layers
+            weighted by their size.
+        lr_scaling: ``"none"`` moves by ``lr`` times the mean gradient, ``"linear"`` by
+            ``lr`` times the number of batches times the mean.
+        momentum: momentum factor, in [0, 1).
+        nesterov: Nesterov momentum, as in ``torch.optim.SGD``.
+        momentum_mode: ``"lazy"``: buffer and weight stand still unless drawn. ``"push"``:
+            the buffer decays and moves the weight in every step, and receives the mean
+            gradient when drawn.
+        weight_decay: L2 penalty; enters the average, not the statistics.
+        maximize: ascend instead of descend.
+        steps_per_epoch*: forget the averages after every so many steps, as the article
+            does at each epoch; None: only when :meth:`new_epoch` is called.
+        seed*: seed of the coins, in [0, 2**64).
+        skip_nonfinite*: a step with an inf or NaN in any gradient changes nothing but
+            ``skipped_steps``.
+        fused*: None or False; both run the eager step.
+
+    Example:
+        >>> import torch, stochbatch
+        >>> model = torch.nn.Linear(4, 2)
+        >>> optimizer = stochbatch.SBS(stochbatch.param_groups(model), lr=0.1)
+        >>> model(torch.ones(8, 4)).square().mean().backward()
+        >>> optimizer.step()
+        >>> optimizer.zero_grad()
+
+    Reference: Nakamura, Soatto, Hong, "Stochastic batch size for adaptive regularization
+    in deep network optimization", 2020, Algorithm 2.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 0.1,
+        *,
+        alpha: float = 0.1,
+        lambd: float = -4.0,
+        probability: float | None = None,
+        cross_layer: CrossLayer = "total",
+        lr_scaling: LrScaling = "none",
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        momentum_mode: MomentumMode = "lazy",
+        weight_decay: float = 0.0,
+        maximize: bool = False,
+        steps_per_epoch: int | None = None,
+        seed: int = 0,
+        skip_nonfinite: bool = True,
+        fused: bool | None = None,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "alpha": alpha,
+            "lambd": lambd,
+            "probability": probability,
+            "cross_layer": cross_layer,
+            "lr_scaling": lr_scaling,
+            "momentum": momentum,
+            "nesterov": nesterov,
+            "momentum_mode": momentum_mode,
+            "weight_decay": weight_decay,
+            "maximize": maximize,
+            "steps_per_epoch": steps_per_epoch,
+            "seed": seed,
+            "skip_nonfinite": skip_nonfinite,
+            "fused": fused,
+        }
+        check_parameters(params)
+        check_options(defaults)
+        self._roster: Roster | None = None
+        super().__init__(params, defaults)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters, as ``torch.optim.Optimizer.add_param_group`` does."""
+        if not isinstance(param_group, dict) or "params" not in param_group:
+            given = f"{param_group!r:.60}"
+            raise TypeError(f"a parameter group must be a dict with 'params', got {given}")
+        check_parameters(param_group["params"])
+        params = param_group["params"]
+        if isinstance(params, Iterable) and not isinstance(params, (Tensor, set)):
+            param_group = {**param_group, "params": list(params)}
+            check_members(param_group["params"])
+        options = {**self.defaults, **param_group}
+        check_options(options)
+        check_agreement([*self.param_groups, options])
+        super().add_param_group(param_group)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._roster = None
+        for group in self.param_groups:
+            for name, value in self.defaults.items():
+                group.setdefault(name, value)
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    # The training step around it may be compiled; this part brings its own loops.
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Take one step; ``closure``, if given, recomputes the loss, which is returned."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._advance()
+        return loss
+
+    def _advance(self) -> None:
+        layers = self._layers()
+        if not layers:
+            return
+        counters = self._counters(layers[0].grad.device)
+        for layer in layers:
+            complete_state(layer.state, layer.weight, counters, bool(layer.group["momentum"]))
+        self._roster = call_roster(layers, self._roster)
+        verdict = take_step(layers, self._roster, counters.step)
+        counters.step.add_(verdict.counts)
+        counters.skipped_steps.add_(verdict.nonfinite)
+        if verdict.epoch_over is not None:
+            moved = {id(layer.state) for layer in layers}
+            for state in self.state.values():
+                if id(state) not in moved:
+                    over = verdict.epoch_over.to(state[BATCHES].device)
+                    state[GRAD_MEAN].masked_fill_(over, 0)
+                    state[BATCHES].masked_fill_(over, 1)
+
+    def _parameters(self) -> Iterator[_Parameter]:
+        number = 0
+        for group in self.param_groups:
+            names = group.get("param_names") or range(number, number + len(group["params"]))
+            for name, tensor in zip(names, group["params"], strict=True):
+                kind = group.get("kind") or kind_by_shape(tensor)
+                yield _Parameter(number, str(name), kind, tensor, group)
+                number += 1
+
+    def _layers(self) -> list[Layer]:
+        """Return what moves in this step; nothing is changed if a gradient is unusable."""
+        ready = [entry for entry in self._parameters() if entry.tensor.grad is not None]
+        for entry in ready:
+            if entry.tensor.grad.layout != torch.strided:  # type: ignore[union-attr]
+                raise RuntimeError(
+                    f"SBS needs dense gradients, parameter {entry.name} has a sparse one: "
+                    "make its layer with sparse=False"
+                )
+        return [
+            Layer(
+                entry.number,
+                entry.kind,
+                real_view(entry.tensor),
+                real_view(entry.tensor.grad),  # type: ignore[arg-type]
+                self.state[entry.tensor],
+                entry.group,
+            )
+            for entry in ready
+            if entry.tensor.numel()
+        ]
+
+    def _counters(self, device: torch.device) -> Counters:
+        for state in self.state.values():
+            if STEP in state:
+                return Counters(state[STEP], state[SKIPPED_STEPS])
+        return Counters.zeros(device)
+
+    @property
+    def steps(self) -> int:
+        """Number of steps that counted; the next step's number (waits for the device)."""
+        return self._read_counter(STEP)
+
+    @property
+    def skipped_steps(self) -> int:
+        """Number of steps left out for a non-finite gradient (waits for the device)."""
+        return self._read_counter(SKIPPED_STEPS)
+
+    @torch.no_grad()
+    def new_epoch(self) -> None:
+        """Start an epoch: forget the averaged gradients, not the momentum (Algorithm 2)."""
+        for state in self.state.values():
+            state[GRAD_MEAN].zero_()
+            state[BATCHES].fill_(1)
+
+    @torch.no_grad()
+    def layer_report(self) -> LayerReport:
+        """Return what each layer did since the last call, and begin a new account.
+
+        Example:
+            >>> import torch, stochbatch
+            >>> model = torch.nn.Linear(3, 2)
+            >>> optimizer = stochbatch.SBS(model.named_parameters(), probability=0.25)
+            >>> model(torch.ones(1, 3)).sum().backward()
+            >>> optimizer.step()
+            >>> print(optimizer.layer_report())
+            layer   kind    size  probability  batches
+            weight  linear     6         0.25     1.00
+            bias    bias       2         0.25     1.00
+        """
+        rows = []
+        for entry in self._parameters():
+            steps, chance, batches = 0.0, float("nan"), float("nan")
+            if entry.tensor in self.state:
+                tally = self.state[entry.tensor][TALLY]
+                steps, *means = tally.tolist()
+                if steps:
+                    chance, batches = means
+                tally.zero_()
+            size = real_view(entry.tensor).numel()
+            rows.append(LayerRow(entry.name, entry.kind, size, chance, batches))
+        return LayerReport(rows)
+
+    def load_state_dict(self, state_dict: StateDict) -> None:
+        """Load what :meth:`state_dict` returned, exactly, in the dtypes it was saved in."""
+        if not isinstance(state_dict, dict):
+            raise TypeError(f"state_dict must be a dict, got {type(state_dict).__name__}")
+        saved: list[StateDict] = []
+
+        # Torch casts floating-point and integer state to the parameter's dtype. So the
+        # dict is kept as the last pre-hook leaves it, and put in place exactly before
+        # the first post-hook runs.
+        def keep(_: Optimizer, final: StateDict) -> None:
+            check_state_dict(final, self.param_groups, self.defaults)
+            saved.append(final)
+
+        def restore(_: Optimizer) -> None:
+            self.state.update(exact_state(saved[0], self.param_groups))
+            share_counters(self.state)
+
+        before = self.register_load_state_dict_pre_hook(keep)
+        after = self.register_load_state_dict_post_hook(restore, prepend=True)
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            before.remove()
+            after.remove()
+
+    def _read_counter(self, name: str) -> int:
+        return next((int(state[name]) for state in self.state.values() if name in state), 0)
