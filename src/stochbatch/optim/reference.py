@@ -236,20 +236,23 @@ class ExactSBS(Optimizer):
             state = self.state[parameter]
             state.setdefault("batches", torch.zeros_like(parameter, dtype=torch.int64)).add_(1)
             ages.append(state["batches"])
-        drawn = [chi.to(age) for chi, age in zip(self._draw(samples), ages, strict=True)]
+        drawn = self._draw(samples)
+        moving = [age[chi].tolist() for chi, age in zip(drawn, ages, strict=True)]
         # Every gradient is taken at the same weights, before any of them moves.
         gradients = {
-            age: self.gradient(self._stochastic_batch(age))
-            for age in sorted(
-                {int(x) for chi, k in zip(drawn, ages, strict=True) for x in k[chi > 0]}
-            )
+            age: self._gradient(self._stochastic_batch(age))
+            for age in sorted(set(chain.from_iterable(moving)))
         }
         for layer, (group, parameter) in enumerate(members):
             for age, gradient in gradients.items():
-                move = (drawn[layer] > 0) & (ages[layer] == age)
-                parameter -= move * group["lr"] * gradient[layer]
-            ages[layer][drawn[layer] > 0] = 0
+                chi = drawn[layer] & (ages[layer] == age)
+                parameter -= torch.where(chi, group["lr"] * gradient[layer], 0.0)
+            ages[layer].masked_fill_(drawn[layer], 0)
         self.steps += 1
+
+    def _gradient(self, samples: list[int]) -> Sequence[Tensor]:
+        with torch.enable_grad():
+            return self.gradient(samples)
 
     def _draw(self, samples: Sequence[int]) -> list[Tensor]:
         """Return chi for every scalar; the current universal batch makes the statistics."""
@@ -261,6 +264,6 @@ class ExactSBS(Optimizer):
         ]
         if self.probability is not None:
             return [u < self.probability for u in coins]
-        current = self.gradient(list(samples))
+        current = self._gradient(list(samples))
         chances = update_probability(current, kinds, **self.adaptive)
         return [u < p for u, p in zip(coins, chances, strict=True)]

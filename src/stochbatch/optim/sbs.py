@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, overload
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
 from torch.optim.optimizer import Optimizer, ParamsT, StateDict
 
 from stochbatch.optim.eager import Layer, Roster, call_roster, take_step
@@ -171,8 +172,9 @@ class SBS(Optimizer):
     @overload
     def step(self, closure: Callable[[], float]) -> float: ...
 
-    # The training step around it may be compiled; this part brings its own loops.
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    # A compiled training step calls this part as it is. (The public name of this
+    # decorator, torch.compiler.disable, loads the compiler when the class is made.)
+    @_disable_dynamo
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Take one step; ``closure``, if given, recomputes the loss, which is returned."""

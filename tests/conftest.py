@@ -1,0 +1,24 @@
+"""Every test that takes ``device`` runs on every device that this machine has."""
+
+import pytest
+import torch
+
+
+def devices() -> list[str]:
+    found = ["cpu"]
+    if torch.cuda.is_available():
+        found.append("cuda")
+    if torch.backends.mps.is_available():
+        found.append("mps")
+    return found
+
+
+@pytest.fixture(params=devices())
+def device(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def _fixed_generator() -> None:
+    """Random test data are the same in every run; the optimizer itself never looks here."""
+    torch.manual_seed(0)

@@ -1,0 +1,75 @@
+"""Invariant: the layer report says what the layers did since it was last asked."""
+
+import math
+
+import torch
+from torch import nn
+
+from stochbatch import SBS, param_groups, update_probability
+from tests.optim.networks import backward, small_network, train
+
+
+def test_means_over_scalars_and_steps() -> None:
+    weights = [nn.Parameter(torch.zeros(s)) for s in ((40_000,), (50, 3))]
+    optimizer = SBS(weights, alpha=1.0)
+    chances, batches = ([0.0, 0.0] for _ in range(2))
+    for _ in range(4):
+        grads = [torch.randn_like(w) for w in weights]
+        for number, p in enumerate(update_probability(grads, alpha=1.0)):
+            weights[number].grad = grads[number]
+            chances[number] += p.double().mean().item() / 4
+            state = optimizer.state.get(weights[number], {})
+            k = state.get("batches", torch.ones(1))
+            batches[number] += k.double().mean().item() / 4
+        optimizer.step()
+    for number, row in enumerate(optimizer.layer_report()):
+        torch.testing.assert_close(row.probability, chances[number], rtol=1e-5, atol=0)
+        torch.testing.assert_close(row.batches, batches[number], rtol=1e-5, atol=0)
+
+
+def test_a_report_begins_a_new_account() -> None:
+    network = small_network()
+    optimizer = SBS(network.parameters(), probability=0.5)
+    train(network, optimizer, range(3))
+    optimizer.layer_report()
+    assert all(math.isnan(row.probability) for row in optimizer.layer_report())
+    for group in optimizer.param_groups:
+        group["probability"] = 0.25
+    train(network, optimizer, range(3, 4))
+    assert all(row.probability == 0.25 for row in optimizer.layer_report())
+
+
+def test_layers_have_names_kinds_and_sizes() -> None:
+    network = small_network()
+    optimizer = SBS(param_groups(network))
+    backward(network, 0)
+    network[8].bias.grad = None
+    optimizer.step()
+    report = optimizer.layer_report()
+    rows = {row.name: row for row in report}
+    assert set(rows) == {name for name, _ in network.named_parameters()}
+    assert (rows["1.weight"].kind, rows["1.weight"].size) == ("norm_weight", 6)
+    assert math.isnan(rows["8.bias"].probability)
+    assert math.isnan(rows["8.bias"].batches)
+    lines = str(report).splitlines()
+    assert lines[0].split() == ["layer", "kind", "size", "probability", "batches"]
+    assert len(lines) == 11
+    assert len({len(line) for line in lines}) == 1
+
+
+def test_parameters_without_names_are_numbered() -> None:
+    network = small_network()
+    names = [row.name for row in SBS(network.parameters()).layer_report()]
+    assert names == [str(number) for number in range(10)]
+
+
+def test_a_long_account_does_not_saturate() -> None:
+    """A float32 sum of probabilities would stop growing; a running mean does not."""
+    weight = nn.Parameter(torch.zeros(4))
+    optimizer = SBS([weight], probability=0.3)
+    weight.grad = torch.ones(4)
+    optimizer.step()
+    optimizer.state[weight]["tally"].copy_(torch.tensor([2.0**24, 0.3, 3.0]))
+    optimizer.step()
+    (row,) = optimizer.layer_report()
+    assert row.probability == torch.tensor(0.3).item()

@@ -1,0 +1,281 @@
+"""Invariant: a run that is saved, loaded and continued is the run that was never stopped."""
+
+import copy
+import io
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_optimizer_state_dict,
+    get_state_dict,
+    set_optimizer_state_dict,
+    set_state_dict,
+)
+
+from stochbatch import SBS, param_groups
+from tests.optim.networks import backward, same_state, same_weights, small_network, train
+
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+OPTIONS = {"momentum": 0.9, "weight_decay": 1e-3, "steps_per_epoch": 5, "seed": 7}
+
+
+def saved_and_loaded(thing: object) -> object:
+    buffer = io.BytesIO()
+    torch.save(thing, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=True)
+
+
+def other_optimizer(network: nn.Module) -> SBS:
+    """An optimizer whose every option differs from the one that will be loaded."""
+    return SBS(param_groups(network), lr=0.7, momentum=0.1, seed=1, steps_per_epoch=None)
+
+
+@pytest.mark.parametrize("stop", [1, 3, 5, 7])
+def test_a_resumed_run_is_bitwise_the_run_that_never_stopped(stop: int, device: str) -> None:
+    whole = small_network(device=device)
+    optimizer = SBS(param_groups(whole), **OPTIONS)
+    train(whole, optimizer, range(9))
+
+    stopped = small_network(device=device)
+    first = SBS(param_groups(stopped), **OPTIONS)
+    train(stopped, first, range(stop))
+    saved = saved_and_loaded({"network": stopped.state_dict(), "optimizer": first.state_dict()})
+
+    resumed = small_network(device=device)
+    second = other_optimizer(resumed)
+    resumed.load_state_dict(saved["network"])
+    second.load_state_dict(saved["optimizer"])
+    assert second.steps == stop
+    train(resumed, second, range(stop, 9))
+    assert same_weights(whole, resumed)
+    assert same_state(optimizer, second)
+    assert str(optimizer.layer_report()) == str(second.layer_report())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_state_is_loaded_exactly_in_every_dtype(dtype: torch.dtype) -> None:
+    """Torch would cast the averages and the counts to the parameter's dtype."""
+    weight = nn.Parameter(torch.randn(257).to(dtype))
+    optimizer = SBS([weight], momentum=0.9, probability=2.0**-20)
+    for _ in range(300):
+        weight.grad = torch.randn(257).to(dtype)
+        optimizer.step()
+    assert optimizer.state[weight]["batches"].max() == 301, "not exact in bfloat16"
+    twin = nn.Parameter(weight.detach().clone())
+    loaded = SBS([twin])
+    loaded.load_state_dict(saved_and_loaded(optimizer.state_dict()))
+    assert same_state(optimizer, loaded)
+    assert loaded.state[twin]["batches"].dtype == torch.int32
+
+
+def test_state_of_another_precision_is_converted() -> None:
+    single, double = (nn.Parameter(torch.ones(3, dtype=d)) for d in (torch.float32, torch.float64))
+    source = SBS([single], probability=0.5)
+    single.grad = torch.tensor([0.1, 0.2, 0.3])
+    source.step()
+    target = SBS([double])
+    target.load_state_dict(source.state_dict())
+    assert target.state[double]["grad_mean"].dtype == torch.float64
+    double.grad = torch.ones(3, dtype=torch.float64)
+    target.step()
+    assert target.steps == 2
+
+
+def test_loading_does_not_alias_what_was_loaded() -> None:
+    network, twin = small_network(), small_network()
+    optimizer, loaded = SBS(network.parameters()), SBS(twin.parameters())
+    train(network, optimizer, range(2))
+    saved = optimizer.state_dict()
+    before = copy.deepcopy(saved)
+    loaded.load_state_dict(saved)
+    train(twin, loaded, range(2, 4))
+    for number, state in before["state"].items():
+        for name, value in state.items():
+            assert torch.equal(value, saved["state"][number][name])
+
+
+def test_the_step_number_is_shared_again_after_loading() -> None:
+    network = small_network()
+    optimizer = SBS(network.parameters())
+    train(network, optimizer, range(2))
+    optimizer.load_state_dict(saved_and_loaded(optimizer.state_dict()))
+    assert len({id(state["step"]) for state in optimizer.state.values()}) == 1
+    train(network, optimizer, range(2, 3))
+    assert {int(state["step"]) for state in optimizer.state.values()} == {3}
+
+
+def test_load_hooks_see_and_change_what_is_loaded() -> None:
+    network = small_network()
+    optimizer = SBS(network.parameters())
+    train(network, optimizer, range(2))
+    saved = optimizer.state_dict()
+    target = SBS(network.parameters())
+
+    def doubled(_: torch.optim.Optimizer, state_dict: dict) -> dict:
+        changed = copy.deepcopy(state_dict)
+        changed["state"][0]["batches"] *= 2
+        return changed
+
+    seen = []
+    target.register_load_state_dict_pre_hook(doubled)
+    target.register_load_state_dict_post_hook(
+        lambda o: seen.append(o.state[network[0].weight]["batches"].dtype)
+    )
+    target.load_state_dict(saved)
+    assert torch.equal(target.state[network[0].weight]["batches"], saved["state"][0]["batches"] * 2)
+    assert seen == [torch.int32]
+
+
+def test_a_state_dict_of_a_run_that_has_not_begun() -> None:
+    network = small_network()
+    fresh = SBS(network.parameters(), **OPTIONS)
+    target = SBS(network.parameters())
+    target.load_state_dict(saved_and_loaded(fresh.state_dict()))
+    assert target.param_groups[0]["seed"] == 7
+    assert target.steps == 0
+
+
+def spoiled(change: str) -> tuple[SBS, object]:
+    network = small_network()
+    optimizer = SBS(network.parameters())
+    train(network, optimizer, range(1))
+    state_dict = copy.deepcopy(optimizer.state_dict())
+    first = state_dict["state"][0]
+    if change == "shape":
+        first["grad_mean"] = first["grad_mean"][:2]
+    elif change == "missing":
+        del first["batches"]
+    elif change == "unknown":
+        first["exp_avg"] = first["grad_mean"]
+    elif change == "not a tensor":
+        first["step"] = 3
+    elif change == "option":
+        state_dict["param_groups"][0]["momentum"] = 1.5
+    elif change == "stray":
+        state_dict["state"][99] = first
+    elif change == "size":
+        state_dict["param_groups"][0]["params"].pop()
+    elif change == "groups":
+        state_dict["param_groups"].append(state_dict["param_groups"][0])
+    elif change == "keys":
+        state_dict = {"state": {}}
+    elif change == "sgd":
+        state_dict = torch.optim.SGD(network.parameters(), lr=0.1).state_dict()
+    elif change == "adam":
+        adam = torch.optim.Adam(network.parameters())
+        train(network, adam, range(1))
+        state_dict = adam.state_dict()
+    elif change == "list":
+        state_dict = [1, 2]
+    return optimizer, state_dict
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ("shape", ValueError, r"grad_mean of parameter 0 has shape \(2, 2, 3, 3\).*\(6, 2, 3, 3\)"),
+        ("missing", ValueError, "not one of SBS: its state of parameter 0 has"),
+        ("unknown", ValueError, "not one of SBS: its state of parameter 0 has.*exp_avg"),
+        ("not a tensor", TypeError, "step of parameter 0 must be a tensor, got int"),
+        ("option", ValueError, r"momentum must be in \[0, 1\), got 1.5"),
+        ("stray", ValueError, "state for parameter 99, of no group"),
+        ("size", ValueError, r"groups of sizes \[9\], this optimizer \[10\]"),
+        ("groups", ValueError, r"groups of sizes \[10, 10\], this optimizer \[10\]"),
+        ("keys", ValueError, "must be a dict with 'state' and 'param_groups'"),
+        ("sgd", ValueError, "not one of SBS: its parameter group 0 lacks alpha, lambd"),
+        ("adam", ValueError, "not one of SBS: its parameter group 0 lacks alpha, lambd"),
+        ("list", TypeError, "state_dict must be a dict, got list"),
+    ],
+)
+def test_a_wrong_state_dict_is_refused_and_nothing_is_changed(
+    change: str, error: type, message: str
+) -> None:
+    optimizer, state_dict = spoiled(change)
+    before = copy.deepcopy(optimizer.state_dict())
+    with pytest.raises(error, match=message):
+        optimizer.load_state_dict(state_dict)
+    after = optimizer.state_dict()
+    assert before["param_groups"] == after["param_groups"]
+    for number, state in before["state"].items():
+        for name, value in state.items():
+            assert torch.equal(value, after["state"][number][name])
+    assert not optimizer._optimizer_load_state_dict_pre_hooks, "a hook stayed behind"
+    assert not optimizer._optimizer_load_state_dict_post_hooks, "a hook stayed behind"
+
+
+@pytest.mark.parametrize("tensor_lr", [False, True])
+def test_the_checkpoint_library_leaves_a_run_as_it_was(tensor_lr: bool) -> None:
+    """It makes an optimizer allocate its state by a step with zero gradients and rates."""
+    networks = [small_network() for _ in range(2)]
+    rates = [torch.tensor(0.1), torch.tensor(0.1)] if tensor_lr else [0.1, 0.1]
+    visited, plain = (
+        SBS(param_groups(n), r, **OPTIONS) for n, r in zip(networks, rates, strict=True)
+    )
+    get_optimizer_state_dict(networks[0], visited)
+    assert visited.state
+    assert visited.steps == 0
+    for step in range(7):
+        train(networks[0], visited, range(step, step + 1))
+        train(networks[1], plain, range(step, step + 1))
+        networks[0].zero_grad()
+        get_optimizer_state_dict(networks[0], visited)
+        assert same_weights(*networks)
+        assert same_state(visited, plain)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@pytest.mark.parametrize("stop", [0, 4])
+def test_saved_and_loaded_by_the_checkpoint_library(stop: int, tmp_path: Path) -> None:
+    whole = small_network()
+    uninterrupted = SBS(param_groups(whole), **OPTIONS)
+    train(whole, uninterrupted, range(8))
+
+    stopped = small_network()
+    first = SBS(param_groups(stopped), **OPTIONS)
+    train(stopped, first, range(stop))
+    stopped.zero_grad()
+    model_state, optimizer_state = get_state_dict(stopped, first)
+    dcp.save({"m": model_state, "o": optimizer_state}, checkpoint_id=tmp_path, no_dist=True)
+
+    resumed = small_network()
+    second = SBS(param_groups(resumed), **{**OPTIONS, "seed": 0, "momentum": 0.5})
+    model_state, optimizer_state = get_state_dict(resumed, second)
+    loaded = {"m": model_state, "o": optimizer_state}
+    dcp.load(loaded, checkpoint_id=tmp_path, no_dist=True)
+    set_state_dict(resumed, second, model_state_dict=loaded["m"], optim_state_dict=loaded["o"])
+    assert second.steps == stop
+    train(resumed, second, range(stop, 8))
+    assert same_weights(whole, resumed)
+    assert same_state(uninterrupted, second)
+
+
+def test_the_checkpoint_library_with_a_parameter_that_never_had_a_gradient() -> None:
+    network = small_network()
+    optimizer = SBS(network.parameters())
+    backward(network, 0)
+    network[0].weight.grad = None
+    optimizer.step()
+    network.zero_grad()
+    state = get_optimizer_state_dict(network, optimizer)
+    assert "0.weight" not in state["state"]
+    options = StateDictOptions(strict=False)
+    set_optimizer_state_dict(network, optimizer, state, options=options)
+    assert network[0].weight not in optimizer.state
+    assert optimizer.steps == 1
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a second kind of device")
+def test_state_moves_between_devices() -> None:
+    here, there = small_network(), small_network(device="cuda")
+    optimizer, target = SBS(here.parameters()), SBS(there.parameters())
+    train(here, optimizer, range(2))
+    target.load_state_dict(optimizer.state_dict())
+    for p, q in zip(here.parameters(), there.parameters(), strict=True):
+        for name, value in optimizer.state[p].items():
+            assert torch.equal(value, target.state[q][name].cpu())
+            assert target.state[q][name].device.type == "cuda"
