@@ -78,7 +78,7 @@ def main() -> None:
     """Print the accuracies of both methods, and what SBS did in each layer."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=30)
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=3)
     arguments = parser.parse_args()
     print(f"{TRAIN_IMAGES} digits to learn from, {TEST_IMAGES} to test on, batch {BATCH}")
     optimizer: torch.optim.Optimizer | None = None

@@ -1,0 +1,74 @@
+"""Invariant: every snippet and every command of the README works."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+SNIPPETS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+COMMANDS = [
+    line.split("#")[0].strip()
+    for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
+    for line in block.splitlines()
+]
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS, ids=lambda text: text.split("\n")[0])
+def test_snippet_runs(snippet: str) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", snippet], capture_output=True, text=True, timeout=120
+    )
+    assert result.returncode == 0, result.stderr
+    assert "probability" in result.stdout
+
+
+def test_every_command_is_one_that_is_tested_here() -> None:
+    assert set(COMMANDS) == {"make demo", "make test", "pip install -c constraints.txt ."}
+
+
+def test_make_demo_runs_the_example_tested_here() -> None:
+    plan = subprocess.run(
+        ["make", "--dry-run", "--always-make", "demo"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert plan.stdout.splitlines()[-1].endswith("examples/digits.py")
+    result = subprocess.run(
+        [sys.executable, ROOT / "examples" / "digits.py", "--epochs", "2", "--seeds", "1"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 0, result.stderr
+    assert re.search(r"SGD  test accuracy \d+\.\d+ %", result.stdout)
+    assert re.search(r"SBS  test accuracy \d+\.\d+ %", result.stdout)
+
+
+@pytest.mark.slow
+def test_pip_install_of_the_clone(tmp_path: Path) -> None:
+    """The wheel has the package, its type marker and its licence, and imports elsewhere."""
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+    target = ["--target", str(tmp_path), "-c", "constraints.txt", "."]
+    subprocess.run(command + target, cwd=ROOT, check=True, timeout=200)
+    assert (tmp_path / "stochbatch" / "py.typed").exists()
+    assert list(tmp_path.glob("stochbatch-*.dist-info/licenses/LICENSE"))
+    probe = "import stochbatch; print(stochbatch.__file__)"
+    found = subprocess.run(
+        [sys.executable, "-c", probe],
+        env={"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert str(tmp_path) in found.stdout
+
+
+def test_links_lead_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", README):
+        assert target.startswith("https://") or (ROOT / target).exists(), target
