@@ -29,12 +29,10 @@ MAP = [
     Entry("Eq. 3, 4", "gradient descent: `torch.optim.SGD`, or SBS at probability 1"),
     Entry("Eq. 5 to 8", "alternating minimisation: not implemented yet"),
     Entry("Eq. 9", "a coin with probability p", "eager.py", "chi = coins.uniform(piece"),
-    Entry("Eq. 10", "only drawn scalars move", "update.py", "torch.where(chi, _descend(weight, drawn, lr), weight)"),
+    Entry("Eq. 10", "only drawn scalars move", "update.py", "_descend(weight, drawn, lr)"),
     Entry("Eq. 11", "gradient over a stochastic batch", "reference.py", "age: self._gradient("),
     Entry("Eq. 12", "the stochastic batch", "reference.py", "def _stochastic_batch("),
-    Entry(
-        "Eq. 13", "rate times number of batches", "update.py", "drawn = mean * batches if rule"
-    ),
+    Entry("Eq. 13", "rate times number of batches", "update.py", "drawn = mean * batches if rule"),
     Entry("Eq. 14", "cumulative moving average", "update.py", "mean = grad_mean + (grad"),
     Entry("Eq. 15", "the move", "update.py", "return torch.add(weight, direction, alpha=-lr)"),
     Entry("Eq. 16", "the sigmoid", "probability.py", "def _sigmoid_of_bits("),

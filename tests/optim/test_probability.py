@@ -89,6 +89,13 @@ def test_no_spread_across_layers_scores_zero() -> None:
         assert (p == 0.5).all()
 
 
+def test_scores_that_differ_by_rounding_alone_do_not_differ() -> None:
+    grads = [torch.full((3,), 0.1), torch.full((3,), 0.1) * (1 + 2.0**-22)]
+    assert not torch.equal(*grads)
+    for p in update_probability(grads, ["linear", "linear"]):
+        assert (p == 0.5).all()
+
+
 @pytest.mark.parametrize(("dtype", "spread"), [(torch.float32, 1e-5), (torch.float64, 1e-11)])
 def test_a_small_spread_is_still_a_spread(dtype: torch.dtype, spread: float) -> None:
     gradient = torch.tensor([1.0, 1.0 + 2 * spread], dtype=dtype)

@@ -135,6 +135,42 @@ def test_an_epoch_ends_for_parameters_without_gradient_too() -> None:
         assert (optimizer.state[parameter]["grad_mean"] == 0).all()
 
 
+def test_a_skipped_step_ends_no_epoch() -> None:
+    one, other = (nn.Parameter(torch.zeros(40)) for _ in range(2))
+    optimizer = SBS([one, other], probability=0.1, steps_per_epoch=2)
+    one.grad, other.grad = torch.ones(40), torch.ones(40)
+    optimizer.step()
+    one.grad, other.grad = torch.full((40,), torch.nan), None
+    optimizer.step()
+    for parameter in (one, other):
+        assert (optimizer.state[parameter]["batches"] == 2).any()
+    one.grad = torch.ones(40)
+    optimizer.step()
+    for parameter in (one, other):
+        assert (optimizer.state[parameter]["batches"] == 1).all()
+
+
+@pytest.mark.parametrize(
+    "change", [{"alpha": 3.0}, {"lambd": 1.0}, {"cross_layer": "mean"}, {"seed": 5}], ids=str
+)
+def test_options_changed_between_steps_take_effect(change: dict) -> None:
+    changed, _ = sbs_and_reference()
+    told, _ = sbs_and_reference(**change)
+    for step, optimizer in ((0, changed), (1, changed), (1, told)):
+        grads = [gradient(step, shape, layer, "cpu") for layer, shape in enumerate(SHAPES)]
+        set_gradients(optimizer, grads)
+        if optimizer is changed and step == 1:
+            for group in changed.param_groups:
+                group.update(change)
+            for state in changed.state.values():
+                state["step"].zero_()
+            changed.new_epoch()
+        optimizer.step()
+    for one, two in zip(parameters(changed), parameters(told), strict=True):
+        batches = [o.state[p]["batches"] for o, p in ((changed, one), (told, two))]
+        assert torch.equal(*batches)
+
+
 @pytest.mark.parametrize("probability", [None, 0.3])
 @pytest.mark.parametrize("reading", ["total", "mean", "weighted"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

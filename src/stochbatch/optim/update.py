@@ -58,7 +58,7 @@ def update(
         grad: gradient of the universal batch.
         chi: whether each scalar's coin came up.
         counts: whether the step counts at all; if not, everything stays as it was.
-        epoch_over: whether an epoch ends with this step; None when nobody counts epochs.
+        epoch_over: whether the step counts and ends an epoch; None when nobody counts epochs.
         lr: learning rate.
         rule: the options.
     """
@@ -87,7 +87,7 @@ def update(
         weight = torch.where(chi, _descend(weight, direction, lr), weight)
         buffer = torch.where(chi, rolled, buffer)
 
-    afresh = chi if epoch_over is None else chi | (epoch_over & counts)
+    afresh = chi if epoch_over is None else chi | epoch_over
     grad_mean = torch.where(afresh, 0.0, torch.where(counts, mean, grad_mean))
     batches = torch.where(afresh, 1, batches + counts)
     return Scalars(weight, grad_mean, batches, buffer)
