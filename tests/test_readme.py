@@ -32,7 +32,7 @@ def test_every_command_is_one_that_is_tested_here() -> None:
 
 def test_make_demo_runs_the_example_tested_here() -> None:
     plan = subprocess.run(
-        ["make", "--dry-run", "--always-make", "demo"],
+        ["make", "--dry-run", "--always-make", "--no-print-directory", "demo"],
         cwd=ROOT,
         capture_output=True,
         text=True,
