@@ -118,12 +118,6 @@ def test_options_of_the_whole_step_must_agree(option: dict) -> None:
         SBS([{"params": [weight()]}, {"params": [weight()], **option}])
 
 
-def test_there_is_no_fused_step_yet() -> None:
-    with pytest.raises(ValueError, match="fused=True: there is no compiled step yet"):
-        SBS([weight()], fused=True)
-    SBS([weight()], fused=False)
-
-
 def test_unknown_options_are_refused() -> None:
     with pytest.raises(TypeError, match="dampening"):
         SBS([weight()], dampening=0.1)

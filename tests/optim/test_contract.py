@@ -179,6 +179,22 @@ def test_a_step_without_any_gradient_does_not_count() -> None:
     assert not optimizer.state
 
 
+def test_looking_at_the_state_of_a_parameter_that_has_none_does_no_harm() -> None:
+    network = small_network()
+    optimizer = SBS(network.parameters(), steps_per_epoch=1)
+    assert optimizer.state[network[0].weight] == {}
+    assert optimizer.steps == 0
+    optimizer.new_epoch()
+    backward(network, 0)
+    network[0].weight.grad = None
+    optimizer.step()
+    optimizer.layer_report()
+    assert optimizer.steps == 1
+    copied = SBS(network.parameters())
+    copied.load_state_dict(optimizer.state_dict())
+    assert copied.steps == 1
+
+
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1,), (1, 1, 1, 1)])
 def test_odd_shapes(shape: tuple[int, ...], device: str) -> None:
     odd = nn.Parameter(torch.ones(shape, device=device))

@@ -43,7 +43,8 @@ def check_options(options: Mapping[str, Any]) -> None:
         raise ValueError(f"weight_decay must be 0 or more, got {options['weight_decay']}")
     _check_steps_per_epoch(options["steps_per_epoch"])
     check_seed(options["seed"])
-    _check_fused(options["fused"])
+    if options["fused"] is not None:
+        _check_bool("fused", options["fused"])
     if "kind" in options:
         check_kind(options["kind"])
 
@@ -96,13 +97,6 @@ def _check_steps_per_epoch(value: object) -> None:
         )
     if value < 1:
         raise ValueError(f"steps_per_epoch must be None or 1 or more, got {value}")
-
-
-def _check_fused(value: object) -> None:
-    if value is not None:
-        _check_bool("fused", value)
-    if value:
-        raise ValueError("fused=True: there is no compiled step yet; use None or False")
 
 
 def check_parameters(params: object) -> None:

@@ -12,6 +12,7 @@ from torch.optim.optimizer import Optimizer, ParamsT, StateDict
 
 from stochbatch.optim.eager import Layer, Roster, call_roster, take_step
 from stochbatch.optim.kinds import kind_by_shape
+from stochbatch.optim.native import NativeStep
 from stochbatch.optim.options import (
     check_agreement,
     check_members,
@@ -26,9 +27,9 @@ from stochbatch.optim.state import (
     SKIPPED_STEPS,
     STEP,
     TALLY,
-    Counters,
     check_state_dict,
     complete_state,
+    counters_of,
     exact_state,
     real_view,
     share_counters,
@@ -88,7 +89,9 @@ class SBS(Optimizer):
         seed*: seed of the coins, in [0, 2**64).
         skip_nonfinite*: a step with an inf or NaN in any gradient changes nothing but
             ``skipped_steps``.
-        fused*: None or False; both run the eager step.
+        fused*: True: a compiled step, or an error. False: the eager step. None: compiled
+            where that is possible (float32 on the CPU, a C++ compiler at hand) and the
+            network is not tiny. Both give the same weights.
 
     Example:
         >>> import torch, stochbatch
@@ -141,8 +144,12 @@ class SBS(Optimizer):
         }
         check_parameters(params)
         check_options(defaults)
-        self._roster: Roster | None = None
+        self._forget_what_can_be_found_again()
         super().__init__(params, defaults)
+
+    def _forget_what_can_be_found_again(self) -> None:
+        self._roster: Roster | None = None
+        self._native = NativeStep()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters, as ``torch.optim.Optimizer.add_param_group`` does."""
@@ -161,7 +168,7 @@ class SBS(Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._roster = None
+        self._forget_what_can_be_found_again()
         for group in self.param_groups:
             for name, value in self.defaults.items():
                 group.setdefault(name, value)
@@ -186,10 +193,21 @@ class SBS(Optimizer):
         return loss
 
     def _advance(self) -> None:
+        if self._native.wanted(self.param_groups):
+            taken = self._native.take(self.param_groups, self.state)
+            if taken is not None:
+                if taken.epoch_over:
+                    self._end_epoch_of_others(taken.moved, torch.tensor(True))
+                return
         layers = self._layers()
+        if self.param_groups[0]["fused"]:
+            raise RuntimeError(
+                "fused=True needs dense float32 parameters on the CPU, contiguous or "
+                "channels-last: use fused=None for what can be fused, eager steps for the rest"
+            )
         if not layers:
             return
-        counters = self._counters(layers[0].grad.device)
+        counters = counters_of(self.state, layers[0].grad.device)
         for layer in layers:
             complete_state(layer.state, layer.weight, counters, bool(layer.group["momentum"]))
         self._roster = call_roster(layers, self._roster)
@@ -197,12 +215,15 @@ class SBS(Optimizer):
         counters.step.add_(verdict.counts)
         counters.skipped_steps.add_(verdict.nonfinite)
         if verdict.epoch_over is not None:
-            moved = {id(layer.state) for layer in layers}
-            for state in self.state.values():
-                if id(state) not in moved:
-                    over = verdict.epoch_over.to(state[BATCHES].device)
-                    state[GRAD_MEAN].masked_fill_(over, 0)
-                    state[BATCHES].masked_fill_(over, 1)
+            self._end_epoch_of_others([layer.state for layer in layers], verdict.epoch_over)
+
+    def _end_epoch_of_others(self, moved: list[dict[str, Tensor]], over: Tensor) -> None:
+        """Forget the averages of parameters that had no gradient in an epoch's last step."""
+        seen = {id(state) for state in moved}
+        for state in self._filled():
+            if id(state) not in seen:
+                state[GRAD_MEAN].masked_fill_(over.to(state[GRAD_MEAN].device), 0)
+                state[BATCHES].masked_fill_(over.to(state[BATCHES].device), 1)
 
     def _parameters(self) -> Iterator[_Parameter]:
         number = 0
@@ -235,12 +256,6 @@ class SBS(Optimizer):
             if entry.tensor.numel()
         ]
 
-    def _counters(self, device: torch.device) -> Counters:
-        for state in self.state.values():
-            if STEP in state:
-                return Counters(state[STEP], state[SKIPPED_STEPS])
-        return Counters.zeros(device)
-
     @property
     def steps(self) -> int:
         """Number of steps that counted; the next step's number (waits for the device)."""
@@ -254,7 +269,7 @@ class SBS(Optimizer):
     @torch.no_grad()
     def new_epoch(self) -> None:
         """Start an epoch: forget the averaged gradients, not the momentum (Algorithm 2)."""
-        for state in self.state.values():
+        for state in self._filled():
             state[GRAD_MEAN].zero_()
             state[BATCHES].fill_(1)
 
@@ -276,8 +291,8 @@ class SBS(Optimizer):
         rows = []
         for entry in self._parameters():
             steps, chance, batches = 0.0, float("nan"), float("nan")
-            if entry.tensor in self.state:
-                tally = self.state[entry.tensor][TALLY]
+            tally = self.state.get(entry.tensor, {}).get(TALLY)
+            if tally is not None:
                 steps, *means = tally.tolist()
                 if steps:
                     chance, batches = means
@@ -312,4 +327,8 @@ class SBS(Optimizer):
             after.remove()
 
     def _read_counter(self, name: str) -> int:
-        return next((int(state[name]) for state in self.state.values() if name in state), 0)
+        return next((int(state[name]) for state in self._filled()), 0)
+
+    def _filled(self) -> list[dict[str, Tensor]]:
+        # Asking for the state of a parameter that has none leaves an empty entry behind.
+        return [state for state in self.state.values() if state]

@@ -60,10 +60,18 @@ def complete_state(
         state[MOMENTUM_BUFFER] = torch.zeros_like(weight, dtype=dtype)
 
 
+def counters_of(states: Mapping[Tensor, dict[str, Tensor]], device: torch.device) -> Counters:
+    """Return the counters that the states share; new ones on ``device`` if there are none."""
+    for state in states.values():
+        if STEP in state:
+            return Counters(state[STEP], state[SKIPPED_STEPS])
+    return Counters.zeros(device)
+
+
 def share_counters(states: Mapping[Tensor, dict[str, Tensor]]) -> None:
     """Let all parameters hold the counters of the first one again."""
     counters: Counters | None = None
-    for state in states.values():
+    for state in filter(None, states.values()):
         counters = counters or Counters(state[STEP], state[SKIPPED_STEPS])
         state[STEP], state[SKIPPED_STEPS] = counters
 
@@ -128,7 +136,8 @@ def check_state_dict(
     for identifier, saved in state_dict["state"].items():
         if identifier not in parameters:
             raise ValueError(f"state_dict has state for parameter {identifier!r}, of no group")
-        _check_entry(identifier, saved, real_view(parameters[identifier]).shape)
+        if saved:
+            _check_entry(identifier, saved, real_view(parameters[identifier]).shape)
 
 
 def _check_entry(identifier: object, saved: Mapping[str, Any], shape: torch.Size) -> None:

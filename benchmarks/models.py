@@ -1,0 +1,51 @@
+"""Parameter sets of real networks, filled with numbers, with gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from stochbatch.nets import resnet18, resnet50, vgg11
+
+
+def gpt2_small() -> nn.Module:
+    """Return modules with the parameter tensors of GPT-2 small (124 million scalars)."""
+    width, blocks = 768, 12
+
+    def block() -> nn.Module:
+        return nn.ModuleList(
+            [
+                nn.LayerNorm(width),
+                nn.Linear(width, 3 * width),
+                nn.Linear(width, width),
+                nn.LayerNorm(width),
+                nn.Linear(width, 4 * width),
+                nn.Linear(4 * width, width),
+            ]
+        )
+
+    words, places = nn.Embedding(50257, width), nn.Embedding(1024, width)
+    return nn.ModuleList([words, places, *(block() for _ in range(blocks)), nn.LayerNorm(width)])
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "VGG11": vgg11,
+    "ResNet18": resnet18,
+    "ResNet50": resnet50,
+    "GPT-2 small": gpt2_small,
+}
+
+
+def with_gradients(model: nn.Module) -> nn.Module:
+    """Give every parameter a gradient of plausible size."""
+    generator = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=generator) * 0.01
+    return model
+
+
+def shapes(model: nn.Module) -> list[torch.Size]:
+    """Return the shapes of the parameters."""
+    return [parameter.shape for parameter in model.parameters()]

@@ -1,0 +1,350 @@
+"""Invariant: the compiled step is the eager step, to the last bit, only faster."""
+
+import copy
+import itertools
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from stochbatch import SBS, param_groups
+from stochbatch.optim import native
+from tests.optim.networks import backward, same_state, same_weights, small_network, train
+
+SHAPES = [
+    (64, 3, 3, 3),
+    (64,),
+    (130, 64, 3, 3),
+    (10, 131),
+    (10,),
+    (1,),
+    (7,),
+    (),
+    (0, 4),
+    (300, 257),
+]
+CHANNELS_LAST = torch.channels_last
+
+
+def available() -> bool:
+    try:
+        native.library()
+    except native.UnavailableError:
+        return False
+    return True
+
+
+pytestmark = pytest.mark.skipif(not available(), reason="no C++ compiler that can build the step")
+
+
+def parameters(channels_last: bool) -> list[nn.Parameter]:
+    generator = torch.Generator().manual_seed(3)
+    result = []
+    for shape in SHAPES:
+        weight = torch.randn(shape, generator=generator)
+        if channels_last and weight.dim() == 4:
+            weight = weight.contiguous(memory_format=CHANNELS_LAST)
+        result.append(nn.Parameter(weight))
+    return result
+
+
+def gradients(step: int, scale: float = 1.0) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(step)
+    return [
+        torch.randn(shape, generator=generator) * scale * 10.0 ** (number % 4 - 2)
+        for number, shape in enumerate(SHAPES)
+    ]
+
+
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Equal as integers: the sign of a zero counts; one NaN is as good as another."""
+    integers = [x.detach().contiguous().view(torch.int32) for x in (one, other)]
+    same = integers[0] == integers[1]
+    return bool((same | (one.isnan() & other.isnan())).all())
+
+
+def assert_same_run(
+    options: dict,
+    *,
+    channels_last: bool = False,
+    tensor_lr: bool = False,
+    spoil: float | None = None,
+    scale: float = 1.0,
+    steps: int = 4,
+) -> None:
+    runs = []
+    for fused in (False, True):
+        weights = parameters(channels_last)
+        rates = [torch.tensor(0.1), torch.tensor(0.03)] if tensor_lr else [0.1, 0.03]
+        groups = [{"params": weights[:4], "lr": rates[0]}, {"params": weights[4:], "lr": rates[1]}]
+        runs.append((weights, SBS(groups, fused=fused, **options)))
+    for step in range(steps):
+        for weights, optimizer in runs:
+            for weight, gradient in zip(weights, gradients(step, scale), strict=True):
+                weight.grad = torch.empty_like(weight).copy_(gradient)
+            if spoil is not None and step == 1:
+                weights[2].grad[5, 5] = spoil
+            if step == 2:
+                weights[3].grad = None
+            optimizer.step()
+        (eager, one), (compiled, two) = runs
+        for left, right in zip(eager, compiled, strict=True):
+            assert same_bits(left, right)
+            for name in ("grad_mean", "batches", "momentum_buffer"):
+                if name in one.state[left]:
+                    assert same_bits(one.state[left][name], two.state[right][name]), name
+            if left.numel():
+                tallies = one.state[left]["tally"], two.state[right]["tally"]
+                torch.testing.assert_close(*tallies, rtol=2e-6, atol=1e-7, equal_nan=True)
+        assert (one.steps, one.skipped_steps) == (two.steps, two.skipped_steps)
+
+
+MOVES = [
+    {"momentum": m, "nesterov": n, "momentum_mode": mode}
+    for m, n, mode in itertools.product([0.0, 0.9], [False, True], ["lazy", "push"])
+    if m or (not n and mode == "lazy")
+]
+
+
+@pytest.mark.parametrize("move", MOVES, ids=str)
+@pytest.mark.parametrize("scaling", ["none", "linear"])
+@pytest.mark.parametrize("decay", [0.0, 5e-4])
+@pytest.mark.parametrize("maximize", [False, True])
+def test_every_way_to_move(move: dict, scaling: str, decay: float, maximize: bool) -> None:
+    options = {"lr_scaling": scaling, "weight_decay": decay, "maximize": maximize, **move}
+    assert_same_run(options, channels_last=maximize, tensor_lr=bool(decay))
+
+
+@pytest.mark.parametrize("reading", ["total", "mean", "weighted"])
+@pytest.mark.parametrize(
+    "weights", [(0.1, -4.0), (1.0, 0.0), (0.0, -2.0), (-0.1, 8.0), (5.0, 1.0)], ids=str
+)
+def test_every_way_to_draw(reading: str, weights: tuple[float, float]) -> None:
+    alpha, lambd = weights
+    assert_same_run({"alpha": alpha, "lambd": lambd, "cross_layer": reading})
+
+
+@pytest.mark.parametrize("probability", [1.0, 0.5, 0.05, 2.0**-24])
+def test_fixed_probabilities(probability: float) -> None:
+    assert_same_run({"probability": probability, "momentum": 0.6})
+
+
+@pytest.mark.parametrize("options", [{"steps_per_epoch": 2}, {"seed": 2**64 - 1}], ids=str)
+def test_the_other_options(options: dict) -> None:
+    assert_same_run({**options, "momentum": 0.9}, steps=5)
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), float("-inf")])
+@pytest.mark.parametrize("guard", [True, False])
+def test_nonfinite_gradients(value: float, guard: bool) -> None:
+    assert_same_run({"skip_nonfinite": guard, "momentum": 0.9, "steps_per_epoch": 2}, spoil=value)
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-30, 1e-8, 1e15, 1e36])
+def test_gradients_of_any_size(scale: float) -> None:
+    assert_same_run({"alpha": 1.0}, scale=scale)
+
+
+def test_the_number_of_threads_does_not_show() -> None:
+    threads = torch.get_num_threads()
+    networks = []
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            weights = parameters(False)
+            optimizer = SBS(weights, momentum=0.9, fused=True)
+            for step in range(3):
+                for weight, gradient in zip(weights, gradients(step), strict=True):
+                    weight.grad = gradient
+                optimizer.step()
+            tallies = [optimizer.state[w]["tally"] for w in weights if w.numel()]
+            networks.append([*weights, *tallies])
+    finally:
+        torch.set_num_threads(threads)
+    for other in networks[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(networks[0], other, strict=True))
+
+
+def test_paths_can_change_in_the_middle_of_a_run() -> None:
+    steady, changing = small_network(), small_network()
+    one = SBS(param_groups(steady), momentum=0.9, fused=False)
+    two = SBS(param_groups(changing), momentum=0.9, fused=True)
+    for start in range(0, 6, 2):
+        train(steady, one, range(start, start + 2))
+        train(changing, two, range(start, start + 2))
+        saved = two.state_dict()
+        two = SBS(param_groups(changing), fused=True)
+        for group in saved["param_groups"]:
+            group["fused"] = start == 2
+        two.load_state_dict(saved)
+        assert same_weights(steady, changing)
+    assert two.steps == 6
+
+
+def test_a_gradient_in_another_layout_is_the_same_gradient() -> None:
+    weights = [nn.Parameter(torch.ones(8, 4, 3, 3)) for _ in range(2)]
+    gradient = torch.randn(8, 4, 3, 3)
+    for weight, layout in zip(weights, (torch.contiguous_format, CHANNELS_LAST), strict=True):
+        weight.grad = gradient.clone(memory_format=layout)
+        SBS([weight], fused=True).step()
+    assert torch.equal(*weights)
+
+
+def test_autograd_notices_the_change() -> None:
+    weight = nn.Parameter(torch.ones(3))
+    loss = (weight * weight).sum()
+    weight.grad = torch.ones(3)
+    SBS([weight], fused=True).step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_weights_replaced_between_steps_are_the_ones_that_move() -> None:
+    weight = nn.Parameter(torch.zeros(1000))
+    optimizer = SBS([weight], lr=1.0, probability=1.0, fused=True)
+    for _ in range(3):
+        weight.data = torch.zeros(1000)
+        weight.grad = torch.ones(1000)
+        optimizer.step()
+        assert torch.equal(weight, -torch.ones(1000))
+
+
+@pytest.mark.parametrize(
+    "weight",
+    [
+        torch.ones(4, dtype=torch.float64),
+        torch.ones(4, dtype=torch.bfloat16),
+        torch.ones(4, dtype=torch.complex64),
+        torch.ones(8)[::2],
+        torch.ones(5, 4).t(),
+    ],
+    ids=lambda w: f"{w.dtype} {w.stride()}",
+)
+def test_what_cannot_be_fused_is_refused_or_taken_eagerly(weight: torch.Tensor) -> None:
+    parameter = nn.Parameter(weight)
+    parameter.grad = torch.ones_like(parameter)
+    with pytest.raises(RuntimeError, match="fused=True needs dense float32 parameters"):
+        SBS([parameter], fused=True).step()
+    optimizer = SBS([parameter, nn.Parameter(torch.ones(native.WORTH_BUILDING))], lr=0.5)
+    optimizer.param_groups[0]["params"][1].grad = torch.ones(native.WORTH_BUILDING)
+    optimizer.step()
+    assert optimizer.steps == 1
+
+
+def test_large_networks_are_fused_and_tiny_ones_are_not(monkeypatch) -> None:
+    asked = []
+    real = native.library
+    monkeypatch.setattr(native, "library", lambda: (asked.append(1), real())[1])
+    for size, expected in ((native.WORTH_BUILDING - 1, False), (native.WORTH_BUILDING, True)):
+        asked.clear()
+        weight = nn.Parameter(torch.ones(size))
+        weight.grad = torch.ones(size)
+        SBS([weight]).step()
+        assert bool(asked) == expected
+
+
+@pytest.fixture
+def no_library(monkeypatch, tmp_path: Path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    native._load.cache_clear()
+    yield tmp_path
+    native._load.cache_clear()
+
+
+def large_optimizer(**options: object) -> SBS:
+    weight = nn.Parameter(torch.ones(native.WORTH_BUILDING))
+    weight.grad = torch.ones(native.WORTH_BUILDING)
+    return SBS([weight], **options)
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("no-such-compiler", "no C\\+\\+ compiler: 'no-such-compiler' is not on the PATH"),
+        ("false", "false failed: .* non-zero exit status"),
+    ],
+)
+def test_a_failing_compiler_is_said_once_and_stepped_around(
+    program: str, reason: str, no_library, monkeypatch
+) -> None:
+    monkeypatch.setenv("CXX", program)
+    optimizer = large_optimizer()
+    with pytest.warns(UserWarning, match=f"SBS takes slow, eager steps: .*{reason}"):
+        optimizer.step()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimizer.step()
+    assert optimizer.steps == 2
+    with pytest.raises(RuntimeError, match=f"fused=True: .*{reason}"):
+        large_optimizer(fused=True).step()
+    assert not list(no_library.rglob("*.partial"))
+
+
+def test_a_cache_that_cannot_be_written(no_library, monkeypatch) -> None:
+    blocked = no_library / "file"
+    blocked.write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
+    with pytest.warns(UserWarning, match="the cache cannot be written"):
+        large_optimizer().step()
+
+
+def test_a_damaged_library_is_stepped_around(no_library, monkeypatch) -> None:
+    built = native.build()
+    native._load.cache_clear()
+    built.write_bytes(b"not a library")
+    with pytest.warns(UserWarning, match="the built library does not load"):
+        large_optimizer().step()
+
+
+def test_a_built_library_is_built_once(no_library) -> None:
+    first = native.build()
+    before = first.stat().st_mtime_ns
+    assert native.build() == first
+    assert first.stat().st_mtime_ns == before
+
+
+def test_copies_of_a_fused_optimizer_go_on() -> None:
+    network = small_network()
+    optimizer = SBS(network.parameters(), momentum=0.9, fused=True)
+    train(network, optimizer, range(2))
+    twin, its_optimizer = copy.deepcopy((network, optimizer))
+    train(network, optimizer, range(2, 4))
+    train(twin, its_optimizer, range(2, 4))
+    assert same_weights(network, twin)
+    assert same_state(optimizer, its_optimizer)
+
+
+def test_one_openmp_library_serves_torch_and_the_step() -> None:
+    """Two of them would fight over the cores."""
+    probe = (
+        "import torch; from stochbatch.optim import native; native.library();"
+        "maps = open('/proc/self/maps').read().splitlines();"
+        "print({line.split()[-1] for line in maps if 'gomp' in line or 'iomp' in line})"
+    )
+    if not Path("/proc/self/maps").exists():
+        pytest.skip("needs /proc")
+    output = subprocess.run(
+        [sys.executable, "-c", probe], capture_output=True, text=True, check=True, env=os.environ
+    )
+    assert len(eval(output.stdout)) == 1
+
+
+def test_a_sparse_gradient_gets_the_message_about_sparse_gradients() -> None:
+    embedding = nn.Embedding(5, 3, sparse=True)
+    embedding(torch.tensor([1, 2])).sum().backward()
+    with pytest.raises(RuntimeError, match="SBS needs dense gradients"):
+        SBS(embedding.parameters(), fused=True).step()
+
+
+def test_a_parameter_without_gradient_has_no_state() -> None:
+    network = small_network()
+    optimizer = SBS(network.parameters(), fused=True)
+    backward(network, 0)
+    network[0].weight.grad = None
+    optimizer.step()
+    assert network[0].weight not in optimizer.state
