@@ -35,8 +35,8 @@ docs: $(STAMP)  ## build the pages and run their examples; a warning is an error
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
-bench: $(STAMP)  ## time a step against torch's own optimizers
-	$(BIN)/python benchmarks/step.py
+bench: $(STAMP)  ## speed and memory against torch's own optimizers
+	$(BIN)/python -m benchmarks
 
 clean:
 	rm -rf $(VENV) docs/_build .mypy_cache .ruff_cache .pytest_cache

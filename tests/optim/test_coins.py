@@ -14,7 +14,7 @@ import torch
 from scipy import stats
 
 from stochbatch import uniform
-from stochbatch.optim.coins import _mix, as_int32, uniform_at
+from stochbatch.optim.coins import _mix_, as_int32, uniform_at
 from stochbatch.optim.pieces import ElementIndex, Piece
 
 ALARM = 1e-7
@@ -47,7 +47,7 @@ def uniform_of_integers(seed: int, step: int, parameter: int, element: int) -> f
 @pytest.mark.parametrize("word", [0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0xDEADBEEF])
 def test_mixing_agrees_with_integers(word: int, device: str) -> None:
     tensor = torch.tensor([as_int32(word)] * 9, dtype=torch.int32, device=device)
-    mixed = {value & 0xFFFFFFFF for value in _mix(tensor, early=as_int32(word)).tolist()}
+    mixed = {value & 0xFFFFFFFF for value in _mix_(tensor, early=as_int32(word)).tolist()}
     assert mixed == {mix_of_integers(word, word)}
 
 

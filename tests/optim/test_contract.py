@@ -297,6 +297,19 @@ def test_without_the_guard_a_nonfinite_gradient_goes_through() -> None:
     assert optimizer.skipped_steps == 0
 
 
+@pytest.mark.parametrize("fused", [False, None])
+def test_without_the_guard_a_nonfinite_gradient_stays_within_its_kind(fused: bool | None) -> None:
+    weights = [nn.Parameter(torch.zeros(s)) for s in ((300, 300), (5,), (7,))]
+    optimizer = SBS(weights, skip_nonfinite=False, fused=fused)
+    for _ in range(20):
+        weights[0].grad = torch.full((300, 300), torch.nan)
+        weights[1].grad, weights[2].grad = torch.randn(5), torch.randn(7)
+        optimizer.step()
+    for weight in weights[1:]:
+        assert (weight != 0).any()
+        assert not weight.isnan().any()
+
+
 def test_large_finite_gradients_are_finite() -> None:
     """Their squares overflow in float32; they are no reason to skip a step."""
     weight = nn.Parameter(torch.zeros(5))

@@ -36,14 +36,15 @@ def test_every_element_once_under_its_own_index(
 
 
 def test_a_piece_is_bounded() -> None:
-    sizes = [p.tensors[0].numel() for p in pieces([torch.zeros(300, 1000)])]
+    sizes = [p.tensors[0].numel() for p in pieces([torch.zeros(3000, 1000)])]
     assert max(sizes) <= 1 << module.PIECE_BITS
-    assert sum(sizes) == 300_000
+    assert sum(sizes) == 3_000_000
 
 
 def test_rows_larger_than_a_piece_come_one_by_one() -> None:
-    tensor = torch.zeros(3, 50_000, 2)[:, :, 0]
-    assert [tuple(p.tensors[0].shape) for p in pieces([tensor])] == [(1, 50_000)] * 3
+    length = (1 << module.PIECE_BITS) + 1
+    tensor = torch.zeros(3, length, 2)[:, :, 0]
+    assert [tuple(p.tensors[0].shape) for p in pieces([tensor])] == [(1, length)] * 3
 
 
 def test_a_block_boundary_inside_a_piece_is_seen() -> None:

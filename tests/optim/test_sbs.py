@@ -179,7 +179,7 @@ def test_the_mask_of_a_step_can_be_computed_by_hand(
 ) -> None:
     if device == "mps" and dtype == torch.float64:
         pytest.skip("no double precision on mps")
-    shapes = [(70_000,), (300, 300), (50, 4, 3, 3), (8, 4, 3, 3)]
+    shapes = [(300_000,), (300, 300), (50, 4, 3, 3), (8, 4, 3, 3)]
     weights = [nn.Parameter(torch.zeros(s, dtype=dtype, device=device)) for s in shapes]
     optimizer = SBS(weights, lr=1.0, cross_layer=reading, probability=probability, seed=42)
     for step in range(3):

@@ -50,22 +50,19 @@ _MULTIPLIERS = (as_int32(0xED5AD4BB), as_int32(0xAC4C1B51), as_int32(0x31848BAB)
 
 def _shift_right(word: Tensor, places: int) -> Tensor:
     # Torch's shift of a signed integer copies the sign bit: mask the copies away.
-    return (word >> places) & ((1 << (32 - places)) - 1)
+    return (word >> places).bitwise_and_((1 << (32 - places)) - 1)
 
 
-def _mix(word: Tensor, early: Tensor | int = 0) -> Tensor:
-    """Mix a 32-bit word; ``early`` is added (modulo 2**32) in the first of three rounds."""
-    word = word ^ _shift_right(word, 17)
-    word = word * _MULTIPLIERS[0] + early
-    word = word ^ _shift_right(word, 11)
-    word = word * _MULTIPLIERS[1]
-    word = word ^ _shift_right(word, 15)
-    word = word * _MULTIPLIERS[2]
-    return word ^ _shift_right(word, 14)
+def _mix_(word: Tensor, early: Tensor | int = 0) -> Tensor:
+    """Mix 32-bit words in place; ``early`` is added (modulo 2**32) in the first of three rounds."""
+    word.bitwise_xor_(_shift_right(word, 17)).mul_(_MULTIPLIERS[0]).add_(early)
+    word.bitwise_xor_(_shift_right(word, 11)).mul_(_MULTIPLIERS[1])
+    word.bitwise_xor_(_shift_right(word, 15)).mul_(_MULTIPLIERS[2])
+    return word.bitwise_xor_(_shift_right(word, 14))
 
 
 def _extend(chain: Tensor, word: Tensor | int) -> Tensor:
-    return _mix(chain ^ word)
+    return _mix_(chain ^ word)
 
 
 def _words(number: Tensor) -> tuple[Tensor, Tensor]:
@@ -93,8 +90,8 @@ def stream_keys(roots: Tensor, step: Tensor) -> Tensor:
 
 def uniform_at(low: Tensor, first: Tensor, second: Tensor, dtype: torch.dtype) -> Tensor:
     """Return the uniforms of elements with low index words ``low`` under a key's two words."""
-    word = _mix(low ^ first, early=second)
-    return _shift_right(word, 32 - UNIFORM_BITS).to(dtype) * 2.0**-UNIFORM_BITS
+    word = _mix_(low ^ first, early=second)
+    return _shift_right(word, 32 - UNIFORM_BITS).to(dtype).mul_(2.0**-UNIFORM_BITS)
 
 
 def uniform(

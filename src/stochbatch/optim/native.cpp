@@ -355,8 +355,6 @@ std::vector<double> shifts(const std::vector<Moments> &moments, const Facts *fac
   const size_t count = moments.size();
   double mean[kReadings][kKinds] = {}, weight[kReadings][kKinds] = {};
   double variance[kReadings][kKinds] = {};
-  // As in the eager step, one inf or NaN spoils the scores of all kinds.
-  double poison[kReadings] = {};
   const auto score = [&](size_t l, int reading) {
     return reading == 0 ? moments[l].mean * static_cast<double>(facts[l].size) : moments[l].mean;
   };
@@ -367,9 +365,8 @@ std::vector<double> shifts(const std::vector<Moments> &moments, const Facts *fac
     for (size_t l = 0; l < count; ++l) {
       weight[r][facts[l].kind] += share(l, r);
       mean[r][facts[l].kind] += share(l, r) * score(l, r);
-      poison[r] += 0.0 * score(l, r);
     }
-    for (int k = 0; k < kKinds; ++k) mean[r][k] = mean[r][k] / weight[r][k] + poison[r];
+    for (int k = 0; k < kKinds; ++k) mean[r][k] = mean[r][k] / weight[r][k];
     for (size_t l = 0; l < count; ++l) {
       const double deviation = score(l, r) - mean[r][facts[l].kind];
       variance[r][facts[l].kind] += share(l, r) * deviation * deviation;

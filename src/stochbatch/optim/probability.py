@@ -169,10 +169,15 @@ def _cross_layer_scores(moments: Moments, layers: Layers, reading: str) -> Tenso
     """Return the standardised score of each layer among the layers of its kind (Eq. 19)."""
     score = moments.mean * layers.size if reading == "total" else moments.mean
     weight = layers.size if reading == "weighted" else torch.ones_like(layers.size)
-    same_kind = (layers.kind[:, None] == layers.kind[None, :]).to(score.dtype) * weight
-    share = same_kind / same_kind.sum(dim=1, keepdim=True)
-    mean = (share * score).sum(dim=1)
-    variance = (share * (score - mean[:, None]).square()).sum(dim=1)
+    same_kind = layers.kind[:, None] == layers.kind[None, :]
+
+    def mean_of(values: Tensor) -> Tensor:
+        # Chosen by where, not by a factor 0: a NaN stays within its kind.
+        total = torch.where(same_kind, weight * values, 0.0).sum(dim=1)
+        return total / torch.where(same_kind, weight, 0.0).sum(dim=1)
+
+    mean = mean_of(score)
+    variance = mean_of((score - mean[:, None]).square())
     return _standardised(score, mean, variance.sqrt(), layers.tolerance)
 
 
@@ -193,13 +198,13 @@ def layer_scores(moments: Moments, layers: Layers) -> Scores:
 
 
 def _sigmoid_of_bits(bits: Tensor) -> Tensor:
-    """Return 1 / (1 + 2**-bits) from correctly rounded operations alone.
+    """Return 1 / (1 + 2**-bits) from correctly rounded operations alone; use up ``bits``.
 
     A library's exponential differs in the last place between devices, vector widths and
     even the ends of one tensor; a coin that falls there would then differ too.
     """
     integer, bias, mantissa = _FLOAT_LAYOUT[bits.dtype]
-    bits = bits.neg().clamp_(-_LARGEST_EXPONENT, _LARGEST_EXPONENT)
+    bits = bits.neg_().clamp_(-_LARGEST_EXPONENT, _LARGEST_EXPONENT)
     whole = bits.round()
     fraction = bits.sub_(whole)
     *lower, highest = _POWER_OF_TWO[bits.dtype]
@@ -207,7 +212,7 @@ def _sigmoid_of_bits(bits: Tensor) -> Tensor:
     for coefficient in reversed(lower[1:]):
         power = power.add_(coefficient).mul_(fraction)
     power = power.add_(lower[0])
-    scale = (whole.to(integer) + bias << mantissa).view(bits.dtype)
+    scale = whole.to(integer).add_(bias).bitwise_left_shift_(mantissa).view(bits.dtype)
     return power.mul_(scale).add_(1.0).reciprocal_()
 
 

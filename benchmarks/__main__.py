@@ -1,0 +1,61 @@
+"""Run benchmarks, print their tables and goals, keep the numbers as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import platform
+from datetime import datetime, timezone
+from pathlib import Path
+
+import torch
+
+import stochbatch
+
+NAMES = ("step", "iteration", "memory", "scaling", "build")
+RESULTS = Path(__file__).parent / "results"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", help=f"which: {', '.join(NAMES)} (default: all)")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, smaller models")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    arguments = parser.parse_args()
+    if unknown := set(arguments.names) - set(NAMES):
+        parser.error(f"unknown benchmark {sorted(unknown)}; there are {', '.join(NAMES)}")
+    torch.set_num_threads(arguments.threads)
+    machine = {
+        "processor": _processor(),
+        "threads": arguments.threads,
+        "torch": torch.__version__,
+        "stochbatch": stochbatch.__version__,
+        "capability": torch.backends.cpu.get_cpu_capability(),
+    }
+    print(", ".join(f"{key} {value}" for key, value in machine.items()))
+    results = []
+    for name in arguments.names or NAMES:
+        result = importlib.import_module(f"benchmarks.{name}").run(arguments.quick)
+        results.append(result)
+        print(f"\n## {result.title}\n\n{result.table()}\n")
+        for line in (*result.goals, *result.notes):
+            print(line, flush=True)
+    RESULTS.mkdir(exist_ok=True)
+    now = datetime.now(timezone.utc)
+    target = RESULTS / f"{now:%Y%m%dT%H%M%SZ}.json"
+    data = {"machine": machine, "time": now.isoformat(), "results": [r.as_json() for r in results]}
+    target.write_text(json.dumps(data, indent=1), encoding="utf-8")
+    print(f"\n{target.relative_to(Path.cwd()) if target.is_relative_to(Path.cwd()) else target}")
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(": ")[1] for line in lines if line.startswith("model name")), "")
+
+
+if __name__ == "__main__":
+    main()
