@@ -28,7 +28,7 @@ MAP = [
     Entry("Eq. 1, 2", "the objective, a mean of losses over samples: the user's loss"),
     Entry("Eq. 3, 4", "gradient descent: `torch.optim.SGD`, or SBS at probability 1"),
     Entry("Eq. 5 to 8", "alternating minimisation: not implemented yet"),
-    Entry("Eq. 9", "a coin with probability p", "eager.py", "chi = coins.uniform(piece"),
+    Entry("Eq. 9", "a coin with probability p", "update.py", "uniforms < p"),
     Entry(
         "Eq. 10",
         "only drawn scalars move",

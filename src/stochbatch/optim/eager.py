@@ -7,8 +7,7 @@ the step counts, the step number and so the coins) stays a tensor.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,92 +15,16 @@ from torch import Tensor
 from stochbatch.optim.coins import stream_keys, stream_roots, uniform_at
 from stochbatch.optim.pieces import ElementIndex, Piece, pieces
 from stochbatch.optim.probability import (
-    Layers,
     Moments,
     Scores,
+    accumulation_dtype,
     compute_dtype,
-    describe_layers,
     layer_scores,
     measure,
-    probability,
 )
-from stochbatch.optim.state import BATCHES, GRAD_MEAN, MOMENTUM_BUFFER, TALLY
-from stochbatch.optim.update import Rule, Scalars, update
-
-
-@dataclass
-class Layer:
-    """A parameter tensor that has a gradient in this step, with all that moves it.
-
-    Complex tensors come as their real views.
-    """
-
-    index: int
-    kind: str
-    weight: Tensor
-    grad: Tensor
-    state: dict[str, Tensor]
-    group: dict[str, Any]
-
-    @property
-    def rule(self) -> Rule:
-        """The options of the layer's group that the update of a scalar needs."""
-        return Rule(**{name: self.group[name] for name in Rule._fields})
-
-    def tensors(self) -> list[Tensor]:
-        """Weight, gradient, mean, batches and, where there is one, the momentum buffer."""
-        held = [self.weight, self.grad, self.state[GRAD_MEAN], self.state[BATCHES]]
-        return [*held, self.state[MOMENTUM_BUFFER]] if self.group["momentum"] else held
-
-
-class Roster(NamedTuple):
-    """Facts about the layers of a step that stay the same until the options change."""
-
-    key: tuple[object, ...]
-    layers: Layers
-    roots: Tensor
-
-
-class Verdict(NamedTuple):
-    """What is decided for the step as a whole: tensors of one boolean each."""
-
-    counts: Tensor
-    nonfinite: Tensor
-    epoch_over: Tensor | None
-
-    def on(self, device: torch.device) -> Verdict:
-        """Return the verdict as tensors of another device."""
-        epoch_over = None if self.epoch_over is None else self.epoch_over.to(device)
-        return Verdict(self.counts.to(device), self.nonfinite.to(device), epoch_over)
-
-
-def call_roster(layers: Sequence[Layer], previous: Roster | None) -> Roster:
-    """Return the roster of these layers: the previous one, if nothing has changed."""
-    key = tuple(
-        (
-            layer.index,
-            layer.kind,
-            layer.grad.shape,
-            layer.grad.dtype,
-            layer.grad.device,
-            layer.group["alpha"],
-            layer.group["lambd"],
-            layer.group["cross_layer"],
-            layer.group["seed"],
-        )
-        for layer in layers
-    )
-    if previous is not None and previous.key == key:
-        return previous
-    facts = describe_layers(
-        [layer.grad for layer in layers],
-        [layer.kind for layer in layers],
-        [layer.group["alpha"] for layer in layers],
-        [layer.group["lambd"] for layer in layers],
-        [layer.group["cross_layer"] for layer in layers],
-    )
-    indices = torch.tensor([layer.index for layer in layers], device=facts.size.device)
-    return Roster(key, facts, stream_roots(layers[0].group["seed"], indices))
+from stochbatch.optim.roster import Bundle, Layer, Roster
+from stochbatch.optim.state import TALLY
+from stochbatch.optim.update import Scalars, Verdict, advance
 
 
 def judge(layers: Sequence[Layer], moments: Moments, step: Tensor) -> Verdict:
@@ -158,65 +81,112 @@ class _Coins:
         return uniform_at(index.low(piece), *self._keys(index.block(piece)), dtype)
 
 
-def _move(
-    layer: Layer, scores: Scores, coins: _Coins, verdict: Verdict, index: ElementIndex
-) -> Tensor:
-    """Move one layer; return the means of its probabilities and of its batches."""
-    dtype = compute_dtype(layer.grad.dtype)
-    lr, rule, fixed = layer.group["lr"], layer.rule, layer.group["probability"]
+class _Step(NamedTuple):
+    """What all layers share in one step."""
+
+    number: Tensor
+    verdict: Verdict
+    scores: dict[torch.dtype, Scores]
+    keys: Tensor
+
+
+def _rate(layer: Layer) -> float | Tensor:
+    lr: float | Tensor = layer.group["lr"]
     if isinstance(lr, Tensor):
-        lr = lr.to(layer.grad.device, dtype, non_blocking=True).reshape(())
-    chances, counts = [], []
+        dtype = compute_dtype(layer.grad.dtype)
+        return lr.to(layer.grad.device, dtype, non_blocking=True).reshape(())
+    return lr
+
+
+def _move_one(layer: Layer, place: int, step: _Step, index: ElementIndex) -> Tensor:
+    """Move one layer; return the sums of its probabilities and of its batches."""
+    device, dtype = layer.grad.device, compute_dtype(layer.grad.dtype)
+    fixed = layer.group["probability"]
+    scores = Scores(*(vector[place].to(device) for vector in step.scores[dtype]))
+    first, second = step.keys[:, place].to(device)
+    coins = _Coins(layer, (first, second), step.number)
+    chances, batches = [], []
     for piece in pieces(layer.tensors()):
         weight, grad, *memory = piece.tensors
-        grad = grad.to(dtype)
-        chance = probability(grad, *scores) if fixed is None else fixed
-        chi = coins.uniform(piece, index, dtype) < chance
-        now = Scalars(weight.to(dtype), *memory)
-        if isinstance(chance, Tensor):
-            chances.append(chance.sum())
-        counts.append(now.batches.sum())
-        after = update(now, grad, chi, verdict.counts, verdict.epoch_over, lr, rule)
+        batches.append(memory[1].sum())
+        after, chance = advance(
+            Scalars(weight, *memory),
+            grad,
+            coins.uniform(piece, index, dtype),
+            scores if fixed is None else fixed,
+            step.verdict.on(device),
+            _rate(layer),
+            layer.rule,
+        )
         for held, new in zip((weight, *memory), after.held(), strict=True):
             held.copy_(new)
-    batches = torch.stack(counts).sum() / layer.grad.numel()
-    if fixed is not None:
-        return torch.stack((torch.full_like(batches, fixed), batches))
-    return torch.stack((torch.stack(chances).sum() / layer.grad.numel(), batches))
+        if isinstance(chance, Tensor):
+            chances.append(chance.sum())
+    count = torch.stack(batches).sum().to(torch.float32)
+    total = torch.stack(chances).sum() if chances else count.new_tensor(0.0)
+    return torch.stack((total.to(torch.float32), count))
 
 
-def _record(layers: Sequence[Layer], observed: Tensor, counts: Tensor) -> None:
+def _move_together(layers: Sequence[Layer], bundle: Bundle, step: _Step) -> Tensor:
+    """Move small layers; return the sums of their probabilities and batches, one row each."""
+    members = [layers[place] for place in bundle.places]
+    head = members[0]
+    device, dtype = head.grad.device, compute_dtype(head.grad.dtype)
+    columns = list(zip(*(member.tensors() for member in members), strict=True))
+    weight, grad, *memory = (torch.cat([t.reshape(-1) for t in column]) for column in columns)
+    fixed = head.group["probability"]
+    scores = Scores(*(vector.to(device)[bundle.owner] for vector in step.scores[dtype]))
+    first, second = step.keys.to(device)[:, bundle.owner]
+    batches = memory[1]
+    after, chance = advance(
+        Scalars(weight, *memory),
+        grad,
+        uniform_at(bundle.low, first, second, dtype),
+        scores if fixed is None else fixed,
+        step.verdict.on(device),
+        _rate(head),
+        head.rule,
+    )
+    del columns[1]  # gradients are not changed
+    for held, new in zip(columns, after.held(), strict=True):
+        parts = torch.split_with_sizes(new, bundle.sizes)
+        shaped = [part.view(own.shape) for part, own in zip(parts, held, strict=True)]
+        torch._foreach_copy_(list(held), shaped)
+    chances = chance if isinstance(chance, Tensor) else torch.zeros_like(weight)
+    observed = torch.stack((chances, batches.to(chances.dtype)), dim=1)
+    sums = torch.zeros(len(members), 2, dtype=accumulation_dtype(device), device=device)
+    return sums.index_add_(0, bundle.member, observed.to(sums.dtype)).to(torch.float32)
+
+
+def _record(layers: Sequence[Layer], sums: Tensor, sizes: Tensor, counts: Tensor) -> None:
     """Enter the step into the layers' running means, unless it does not count."""
     tallies = [layer.state[TALLY] for layer in layers]
-    tally = torch.stack([each.to(observed.device) for each in tallies])
+    tally = torch.stack([each.to(sums.device) for each in tallies])
+    observed = sums / sizes[:, None].to(sums.dtype)
+    for row, layer in zip(observed, layers, strict=True):
+        if layer.group["probability"] is not None:
+            row[0].fill_(layer.group["probability"])
     steps = tally[:, :1] + 1
     means = tally[:, 1:] + (observed - tally[:, 1:]) / steps
     after = torch.where(counts, torch.cat((steps, means), dim=1), tally)
-    for held, new in zip(tallies, after, strict=True):
-        held.copy_(new)
+    torch._foreach_copy_(tallies, list(after.unbind()))
 
 
-def take_step(layers: Sequence[Layer], roster: Roster, step: Tensor) -> Verdict:
+def take_step(layers: Sequence[Layer], roster: Roster, number: Tensor) -> Verdict:
     """Move the scalars of all layers (none of them empty) and return the verdict."""
     moments = measure([layer.grad for layer in layers], roster.layers.size)
-    verdict = judge(layers, moments, step)
-    keys = stream_keys(roster.roots, step)
+    verdict = judge(layers, moments, number)
     scores = layer_scores(moments, roster.layers)
     dtypes = {compute_dtype(layer.grad.dtype) for layer in layers}
-    scores_in = {dtype: scores.in_dtype(dtype) for dtype in dtypes}
+    in_dtypes = {dtype: scores.in_dtype(dtype) for dtype in dtypes}
+    step = _Step(number, verdict, in_dtypes, stream_keys(roster.roots, number))
     indices = {device: ElementIndex(device) for device in {x.grad.device for x in layers}}
-    observed = []
-    for position, layer in enumerate(layers):
-        device = layer.grad.device
-        own = scores_in[compute_dtype(layer.grad.dtype)]
-        first, second = keys[:, position].to(device)
-        means = _move(
-            layer,
-            Scores(*(vector[position].to(device) for vector in own)),
-            _Coins(layer, (first, second), step),
-            verdict.on(device),
-            indices[device],
-        )
-        observed.append(means.to(step.device, torch.float32))
-    _record(layers, torch.stack(observed), verdict.counts)
+    sums: dict[int, Tensor] = {}
+    for place in roster.single:
+        layer = layers[place]
+        sums[place] = _move_one(layer, place, step, indices[layer.grad.device])
+    for bundle in roster.bundles:
+        sums.update(zip(bundle.places, _move_together(layers, bundle, step), strict=True))
+    rows = torch.stack([sums[place].to(number.device) for place in range(len(layers))])
+    _record(layers, rows, roster.layers.size, verdict.counts)
     return verdict

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from stochbatch.optim.coins import BLOCK_BITS, as_int32
 
-PIECE_BITS = 18
+PIECE_BITS = 17
 """A piece has at most ``2**PIECE_BITS`` elements, unless one row alone has more."""
 
 

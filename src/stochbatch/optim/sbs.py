@@ -10,7 +10,7 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.optim.optimizer import Optimizer, ParamsT, StateDict
 
-from stochbatch.optim.eager import Layer, Roster, call_roster, take_step
+from stochbatch.optim.eager import take_step
 from stochbatch.optim.kinds import kind_by_shape
 from stochbatch.optim.native import NativeStep
 from stochbatch.optim.options import (
@@ -21,6 +21,7 @@ from stochbatch.optim.options import (
 )
 from stochbatch.optim.probability import CrossLayer
 from stochbatch.optim.report import LayerReport, LayerRow
+from stochbatch.optim.roster import Layer, Roster, call_roster
 from stochbatch.optim.state import (
     BATCHES,
     GRAD_MEAN,

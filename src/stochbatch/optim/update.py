@@ -10,6 +10,8 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
+from stochbatch.optim.probability import Scores, probability
+
 LrScaling = Literal["none", "linear"]
 MomentumMode = Literal["lazy", "push"]
 LR_SCALING: tuple[str, ...] = get_args(LrScaling)
@@ -40,6 +42,49 @@ class Scalars(NamedTuple):
     def held(self) -> list[Tensor]:
         """Return the tensors that there are."""
         return [tensor for tensor in self if tensor is not None]
+
+
+class Verdict(NamedTuple):
+    """What is decided for the step as a whole: tensors of one boolean each."""
+
+    counts: Tensor
+    """Whether the step counts at all; if not, everything stays as it was."""
+    nonfinite: Tensor
+    """Whether it does not count because a gradient has an inf or a NaN."""
+    epoch_over: Tensor | None
+    """Whether it counts and ends an epoch; None when nobody counts epochs."""
+
+    def on(self, device: torch.device) -> Verdict:
+        """Return the verdict as tensors of another device."""
+        epoch_over = None if self.epoch_over is None else self.epoch_over.to(device)
+        return Verdict(self.counts.to(device), self.nonfinite.to(device), epoch_over)
+
+
+def advance(
+    now: Scalars,
+    grad: Tensor,
+    uniforms: Tensor,
+    chances: Scores | float,
+    verdict: Verdict,
+    lr: float | Tensor,
+    rule: Rule,
+) -> tuple[Scalars, Tensor | float]:
+    """Draw some scalars and update them; return them and their probabilities.
+
+    Args:
+        now: the scalars before the step, in any dtype.
+        grad: gradient of the universal batch.
+        uniforms: the numbers that the coins are made from.
+        chances: what the probabilities are made from, or a fixed one.
+        verdict: what is decided for the step as a whole.
+        lr: learning rate.
+        rule: the options.
+    """
+    dtype = now.grad_mean.dtype
+    grad = grad.to(dtype)
+    p = probability(grad, *chances) if isinstance(chances, Scores) else chances
+    now = now._replace(weight=now.weight.to(dtype))
+    return update(now, grad, uniforms < p, verdict.counts, verdict.epoch_over, lr, rule), p
 
 
 def update(

@@ -1,0 +1,122 @@
+"""The layers of a step, and what stays true of them from step to step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from stochbatch.optim.coins import stream_roots
+from stochbatch.optim.probability import Layers, describe_layers
+from stochbatch.optim.state import BATCHES, GRAD_MEAN, MOMENTUM_BUFFER
+from stochbatch.optim.update import Rule
+
+SMALL = 1 << 14
+"""Layers with fewer scalars are moved together."""
+
+
+@dataclass
+class Layer:
+    """A parameter tensor that has a gradient in this step, with all that moves it.
+
+    Complex tensors come as their real views.
+    """
+
+    index: int
+    kind: str
+    weight: Tensor
+    grad: Tensor
+    state: dict[str, Tensor]
+    group: dict[str, Any]
+
+    @property
+    def rule(self) -> Rule:
+        """The options of the layer's group that the update of a scalar needs."""
+        return Rule(**{name: self.group[name] for name in Rule._fields})
+
+    def tensors(self) -> list[Tensor]:
+        """Weight, gradient, mean, batches and, where there is one, the momentum buffer."""
+        held = [self.weight, self.grad, self.state[GRAD_MEAN], self.state[BATCHES]]
+        return [*held, self.state[MOMENTUM_BUFFER]] if self.group["momentum"] else held
+
+
+class Roster(NamedTuple):
+    """Facts about the layers of a step that stay the same until the options change."""
+
+    key: tuple[object, ...]
+    layers: Layers
+    roots: Tensor
+    single: list[int]
+    """Places of the layers that are moved one by one."""
+    bundles: list[Bundle]
+
+
+class Bundle(NamedTuple):
+    """Small layers of one group and dtype on one device, moved together as one vector."""
+
+    places: list[int]
+    """Their places among the layers of the step."""
+    sizes: list[int]
+    low: Tensor
+    """Index of each scalar within its layer."""
+    owner: Tensor
+    """Place of each scalar's layer among the layers of the step."""
+    member: Tensor
+    """Place of each scalar's layer among the layers of the bundle."""
+
+
+def call_roster(layers: Sequence[Layer], previous: Roster | None) -> Roster:
+    """Return the roster of these layers: the previous one, if nothing has changed."""
+    key = tuple(
+        (
+            layer.index,
+            layer.kind,
+            layer.grad.shape,
+            layer.grad.dtype,
+            layer.grad.device,
+            layer.group["alpha"],
+            layer.group["lambd"],
+            layer.group["cross_layer"],
+            layer.group["seed"],
+            id(layer.group),
+        )
+        for layer in layers
+    )
+    if previous is not None and previous.key == key:
+        return previous
+    facts = describe_layers(
+        [layer.grad for layer in layers],
+        [layer.kind for layer in layers],
+        [layer.group["alpha"] for layer in layers],
+        [layer.group["lambd"] for layer in layers],
+        [layer.group["cross_layer"] for layer in layers],
+    )
+    indices = torch.tensor([layer.index for layer in layers], device=facts.size.device)
+    roots = stream_roots(layers[0].group["seed"], indices)
+    return Roster(key, facts, roots, *_divide(layers))
+
+
+def _divide(layers: Sequence[Layer]) -> tuple[list[int], list[Bundle]]:
+    """Return the places of layers to be moved one by one, and bundles of the others."""
+    single: list[int] = []
+    alike: dict[tuple[object, ...], list[int]] = {}
+    for place, layer in enumerate(layers):
+        if layer.grad.numel() < SMALL:
+            kind = (id(layer.group), layer.grad.dtype, layer.grad.device)
+            alike.setdefault(kind, []).append(place)
+        else:
+            single.append(place)
+    single += [places[0] for places in alike.values() if len(places) == 1]
+    bundles = []
+    for places in (places for places in alike.values() if len(places) > 1):
+        device = layers[places[0]].grad.device
+        sizes = [layers[place].grad.numel() for place in places]
+        low = torch.cat([torch.arange(size, dtype=torch.int32, device=device) for size in sizes])
+        lengths = torch.tensor(sizes, device=device)
+        member = torch.arange(len(places), device=device).repeat_interleave(lengths)
+        owner = torch.tensor(places, device=device)[member]
+        bundles.append(Bundle(places, sizes, low, owner, member))
+    return single, bundles
