@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from stochbatch import SBS, param_groups
-from stochbatch.optim import native
+from stochbatch.optim import fusing, native
 from tests.optim.networks import backward, same_state, same_weights, small_network, train
 
 SHAPES = [
@@ -230,8 +230,8 @@ def test_what_cannot_be_fused_is_refused_or_taken_eagerly(weight: torch.Tensor) 
     parameter.grad = torch.ones_like(parameter)
     with pytest.raises(RuntimeError, match="fused=True needs dense float32 parameters"):
         SBS([parameter], fused=True).step()
-    optimizer = SBS([parameter, nn.Parameter(torch.ones(native.WORTH_BUILDING))], lr=0.5)
-    optimizer.param_groups[0]["params"][1].grad = torch.ones(native.WORTH_BUILDING)
+    optimizer = SBS([parameter, nn.Parameter(torch.ones(fusing.WORTH_BUILDING))], lr=0.5)
+    optimizer.param_groups[0]["params"][1].grad = torch.ones(fusing.WORTH_BUILDING)
     optimizer.step()
     assert optimizer.steps == 1
 
@@ -240,7 +240,7 @@ def test_large_networks_are_fused_and_tiny_ones_are_not(monkeypatch) -> None:
     asked = []
     real = native.library
     monkeypatch.setattr(native, "library", lambda: (asked.append(1), real())[1])
-    for size, expected in ((native.WORTH_BUILDING - 1, False), (native.WORTH_BUILDING, True)):
+    for size, expected in ((fusing.WORTH_BUILDING - 1, False), (fusing.WORTH_BUILDING, True)):
         asked.clear()
         weight = nn.Parameter(torch.ones(size))
         weight.grad = torch.ones(size)
@@ -257,8 +257,8 @@ def no_library(monkeypatch, tmp_path: Path):
 
 
 def large_optimizer(**options: object) -> SBS:
-    weight = nn.Parameter(torch.ones(native.WORTH_BUILDING))
-    weight.grad = torch.ones(native.WORTH_BUILDING)
+    weight = nn.Parameter(torch.ones(fusing.WORTH_BUILDING))
+    weight.grad = torch.ones(fusing.WORTH_BUILDING)
     return SBS([weight], **options)
 
 

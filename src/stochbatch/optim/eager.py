@@ -13,7 +13,15 @@ import torch
 from torch import Tensor
 
 from stochbatch.optim.coins import stream_keys, stream_roots, uniform_at
-from stochbatch.optim.pieces import ElementIndex, Piece, pieces
+from stochbatch.optim.compiled import LARGEST, Mover, strides_of
+from stochbatch.optim.pieces import (
+    ElementIndex,
+    MemoryLayout,
+    Piece,
+    memory_layout,
+    memory_vector,
+    pieces,
+)
 from stochbatch.optim.probability import (
     Moments,
     Scores,
@@ -88,6 +96,8 @@ class _Step(NamedTuple):
     verdict: Verdict
     scores: dict[torch.dtype, Scores]
     keys: Tensor
+    mover: Mover | None
+    """The compiled function that moves vectors; None for eager steps."""
 
 
 def _rate(layer: Layer) -> float | Tensor:
@@ -98,6 +108,22 @@ def _rate(layer: Layer) -> float | Tensor:
     return lr
 
 
+def _tensor(number: float | Tensor, layer: Layer) -> Tensor:
+    """Return a number as a tensor: a compiled function would be made anew for each float."""
+    if isinstance(number, Tensor):
+        return number
+    dtype = compute_dtype(layer.grad.dtype)
+    return torch.full((), number, dtype=dtype, device=layer.grad.device)
+
+
+def _common_layout(layer: Layer) -> MemoryLayout | None:
+    """Return the memory layout that a layer's tensors share; None if they cannot be vectors."""
+    tensors = layer.tensors()
+    if any(tensor.stride() != tensors[0].stride() for tensor in tensors):
+        return None
+    return memory_layout(tensors[0]) if tensors[0].numel() <= LARGEST else None
+
+
 def _move_one(layer: Layer, place: int, step: _Step, index: ElementIndex) -> Tensor:
     """Move one layer; return the sums of its probabilities and of its batches."""
     device, dtype = layer.grad.device, compute_dtype(layer.grad.dtype)
@@ -105,6 +131,20 @@ def _move_one(layer: Layer, place: int, step: _Step, index: ElementIndex) -> Ten
     scores = Scores(*(vector[place].to(device) for vector in step.scores[dtype]))
     first, second = step.keys[:, place].to(device)
     coins = _Coins(layer, (first, second), step.number)
+    layout = _common_layout(layer) if step.mover else None
+    if step.mover and layout:
+        weight, grad, *memory = (memory_vector(tensor) for tensor in layer.tensors())
+        sums = step.mover(
+            Scalars(weight, *memory),
+            grad,
+            strides_of(layout, device),
+            (first, second),
+            scores if fixed is None else _tensor(fixed, layer),
+            step.verdict.on(device),
+            _tensor(_rate(layer), layer),
+            layer.rule,
+        )
+        return torch.stack([total.to(torch.float32) for total in sums])
     chances, batches = [], []
     for piece in pieces(layer.tensors()):
         weight, grad, *memory = piece.tensors
@@ -137,23 +177,26 @@ def _move_together(layers: Sequence[Layer], bundle: Bundle, step: _Step) -> Tens
     fixed = head.group["probability"]
     scores = Scores(*(vector.to(device)[bundle.owner] for vector in step.scores[dtype]))
     first, second = step.keys.to(device)[:, bundle.owner]
-    batches = memory[1]
-    after, chance = advance(
-        Scalars(weight, *memory),
-        grad,
-        uniform_at(bundle.low, first, second, dtype),
-        scores if fixed is None else fixed,
-        step.verdict.on(device),
-        _rate(head),
-        head.rule,
-    )
+    now, verdict, chance = Scalars(weight, *memory), step.verdict.on(device), fixed
+    after, batches = now, memory[1]
+    if step.mover:  # which moves them in place
+        chances = scores if fixed is None else _tensor(fixed, head)
+        rate = _tensor(_rate(head), head)
+        chance, batches = step.mover(
+            now, grad, bundle.low, (first, second), chances, verdict, rate, head.rule
+        )
+    else:
+        coins = uniform_at(bundle.low, first, second, dtype)
+        chances = scores if fixed is None else fixed
+        after, chance = advance(now, grad, coins, chances, verdict, _rate(head), head.rule)
     del columns[1]  # gradients are not changed
     for held, new in zip(columns, after.held(), strict=True):
         parts = torch.split_with_sizes(new, bundle.sizes)
         shaped = [part.view(own.shape) for part, own in zip(parts, held, strict=True)]
         torch._foreach_copy_(list(held), shaped)
-    chances = chance if isinstance(chance, Tensor) else torch.zeros_like(weight)
-    observed = torch.stack((chances, batches.to(chances.dtype)), dim=1)
+    observed = torch.zeros(len(weight), 2, dtype=dtype, device=device)
+    observed[:, 0] = chance
+    observed[:, 1] = batches
     sums = torch.zeros(len(members), 2, dtype=accumulation_dtype(device), device=device)
     return sums.index_add_(0, bundle.member, observed.to(sums.dtype)).to(torch.float32)
 
@@ -172,14 +215,19 @@ def _record(layers: Sequence[Layer], sums: Tensor, sizes: Tensor, counts: Tensor
     torch._foreach_copy_(tallies, list(after.unbind()))
 
 
-def take_step(layers: Sequence[Layer], roster: Roster, number: Tensor) -> Verdict:
+def take_step(
+    layers: Sequence[Layer],
+    roster: Roster,
+    number: Tensor,
+    mover: Mover | None = None,
+) -> Verdict:
     """Move the scalars of all layers (none of them empty) and return the verdict."""
     moments = measure([layer.grad for layer in layers], roster.layers.size)
     verdict = judge(layers, moments, number)
     scores = layer_scores(moments, roster.layers)
     dtypes = {compute_dtype(layer.grad.dtype) for layer in layers}
     in_dtypes = {dtype: scores.in_dtype(dtype) for dtype in dtypes}
-    step = _Step(number, verdict, in_dtypes, stream_keys(roster.roots, number))
+    step = _Step(number, verdict, in_dtypes, stream_keys(roster.roots, number), mover)
     indices = {device: ElementIndex(device) for device in {x.grad.device for x in layers}}
     sums: dict[int, Tensor] = {}
     for place in roster.single:

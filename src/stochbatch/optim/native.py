@@ -10,13 +10,11 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
-import math
 import os
 import platform
 import shutil
 import subprocess
 import tempfile
-import warnings
 from array import array
 from collections.abc import MutableMapping, Sequence
 from pathlib import Path
@@ -25,7 +23,9 @@ from typing import Any, NamedTuple
 import torch  # brings its OpenMP library, which the compiled step then shares
 from torch import Tensor
 
+from stochbatch.optim.fusing import UnavailableError, give_up, wanted
 from stochbatch.optim.kinds import KINDS, kind_by_shape
+from stochbatch.optim.pieces import memory_layout
 from stochbatch.optim.probability import CROSS_LAYER
 from stochbatch.optim.state import (
     BATCHES,
@@ -53,13 +53,7 @@ FLAGS = (
     "-Wno-psabi",  # a remark about passing vectors between compilers: nothing here does
 )
 BUILD_SECONDS = 120
-WORTH_BUILDING = 1 << 14
-"""Number of scalars from which on a step is compiled, unless told otherwise."""
 _EPOCH_OVER = 4  # the bit of the C function's answer that says so
-
-
-class UnavailableError(RuntimeError):
-    """Why the compiled step cannot be had on this machine."""
 
 
 def compiler() -> str:
@@ -148,18 +142,6 @@ def library() -> Any:
     return found
 
 
-def _layout(tensor: Tensor) -> tuple[int, int] | None:
-    """Return (middle, inner) of a contiguous or channels-last tensor, else None.
-
-    Its memory is [outer, middle, inner] where row-major order is [outer, inner, middle].
-    """
-    if tensor.is_contiguous():
-        return 1, tensor.numel()
-    if tensor.dim() > 2 and tensor.movedim(1, -1).is_contiguous():
-        return math.prod(tensor.shape[2:]), tensor.shape[1]
-    return None
-
-
 def _options(group: dict[str, Any]) -> tuple[float, ...]:
     """Return the fields of ``Options`` in native.cpp."""
     fixed = group["probability"]
@@ -208,18 +190,13 @@ class NativeStep:
     def wanted(self, groups: Sequence[dict[str, Any]]) -> bool:
         """Return whether to try; decided once, with a warning if it cannot be had."""
         if self._wanted is None:
-            fused = groups[0]["fused"]
-            members = [weight for group in groups for weight in group["params"]]
-            large = sum(weight.numel() for weight in members) >= WORTH_BUILDING
-            self._wanted = fused is True or (fused is None and large and members[0].is_cpu)
+            self._wanted = wanted(groups, ("cpu",))
             if self._wanted:
                 try:
                     library()
                 except UnavailableError as reason:
-                    if fused:
-                        raise RuntimeError(f"fused=True: {reason}") from reason
-                    warnings.warn(f"SBS takes slow, eager steps: {reason}", stacklevel=5)
                     self._wanted = False
+                    give_up(groups[0]["fused"], reason)
         return self._wanted
 
     def take(
@@ -282,7 +259,7 @@ class NativeStep:
     def _check(weight: Tensor, state: dict[str, Tensor], where: tuple[int, ...]) -> _Row | None:
         shaped = [state[name] for name in (GRAD_MEAN, BATCHES, MOMENTUM_BUFFER) if name in state]
         alike = all(tensor.stride() == weight.stride() for tensor in shaped)
-        if not weight.is_cpu or _layout(weight) is None or not alike:
+        if not weight.is_cpu or memory_layout(weight) is None or not alike:
             return None
         return _Row(where, weight.stride())
 
@@ -321,7 +298,7 @@ class NativeStep:
             chosen = set(present)
             for number, (place, weight) in enumerate(members):
                 if number in chosen:
-                    layout = _layout(weight)
+                    layout = memory_layout(weight)
                     assert layout is not None, "checked when the layer was first seen"
                     kind = groups[place].get("kind") or kind_by_shape(weight)
                     numbers += (weight.numel(), *layout, number, KINDS.index(kind), place)

@@ -54,6 +54,30 @@ def pieces(tensors: Sequence[Tensor]) -> Iterator[Piece]:
         yield Piece(start * strides[0], strides, cut)
 
 
+class MemoryLayout(NamedTuple):
+    """A tensor's memory is [outer, middle, inner] where row-major order is [outer, inner, middle].
+
+    That is so for channels-last tensors, and for contiguous ones with ``middle = 1``.
+    """
+
+    middle: int
+    inner: int
+
+
+def memory_layout(tensor: Tensor) -> MemoryLayout | None:
+    """Return the layout of a contiguous or channels-last tensor, None for any other."""
+    if tensor.is_contiguous():
+        return MemoryLayout(1, tensor.numel())
+    if tensor.dim() > 2 and tensor.movedim(1, -1).is_contiguous():
+        return MemoryLayout(math.prod(tensor.shape[2:]), tensor.shape[1])
+    return None
+
+
+def memory_vector(tensor: Tensor) -> Tensor:
+    """Return a contiguous or channels-last tensor as a vector, in the order of its memory."""
+    return tensor.view(-1) if tensor.is_contiguous() else tensor.movedim(1, -1).view(-1)
+
+
 class ElementIndex:
     """Low words and block numbers of a piece's element indices, on one device."""
 

@@ -10,7 +10,9 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.optim.optimizer import Optimizer, ParamsT, StateDict
 
+from stochbatch.optim import compiled
 from stochbatch.optim.eager import take_step
+from stochbatch.optim.fusing import UnavailableError, give_up, wanted
 from stochbatch.optim.kinds import kind_by_shape
 from stochbatch.optim.native import NativeStep
 from stochbatch.optim.options import (
@@ -151,6 +153,7 @@ class SBS(Optimizer):
     def _forget_what_can_be_found_again(self) -> None:
         self._roster: Roster | None = None
         self._native = NativeStep()
+        self._compiles: bool | None = None
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters, as ``torch.optim.Optimizer.add_param_group`` does."""
@@ -201,22 +204,36 @@ class SBS(Optimizer):
                     self._end_epoch_of_others(taken.moved, torch.tensor(True))
                 return
         layers = self._layers()
-        if self.param_groups[0]["fused"]:
-            raise RuntimeError(
-                "fused=True needs dense float32 parameters on the CPU, contiguous or "
-                "channels-last: use fused=None for what can be fused, eager steps for the rest"
-            )
         if not layers:
             return
+        mover = self._mover(layers[0].grad.device)
         counters = counters_of(self.state, layers[0].grad.device)
         for layer in layers:
             complete_state(layer.state, layer.weight, counters, bool(layer.group["momentum"]))
         self._roster = call_roster(layers, self._roster)
-        verdict = take_step(layers, self._roster, counters.step)
+        verdict = take_step(layers, self._roster, counters.step, mover)
         counters.step.add_(verdict.counts)
         counters.skipped_steps.add_(verdict.nonfinite)
         if verdict.epoch_over is not None:
             self._end_epoch_of_others([layer.state for layer in layers], verdict.epoch_over)
+
+    def _mover(self, device: torch.device) -> compiled.Mover | None:
+        """Return the compiled mover of vectors for a step that is not native, if there is one."""
+        fused = self.param_groups[0]["fused"]
+        if self._compiles is None:
+            self._compiles = wanted(self.param_groups, compiled.DEVICES)
+        if self._compiles:
+            try:
+                return compiled.mover(device)
+            except UnavailableError as reason:
+                self._compiles = False
+                give_up(fused, reason)
+        elif fused:
+            raise RuntimeError(
+                "fused=True needs dense float32 parameters on the CPU, contiguous or "
+                "channels-last, or parameters on a GPU: use fused=None"
+            )
+        return None
 
     def _end_epoch_of_others(self, moved: list[dict[str, Tensor]], over: Tensor) -> None:
         """Forget the averages of parameters that had no gradient in an epoch's last step."""

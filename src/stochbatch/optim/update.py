@@ -64,7 +64,7 @@ def advance(
     now: Scalars,
     grad: Tensor,
     uniforms: Tensor,
-    chances: Scores | float,
+    chances: Scores | Tensor | float,
     verdict: Verdict,
     lr: float | Tensor,
     rule: Rule,

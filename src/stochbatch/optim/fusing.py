@@ -1,0 +1,32 @@
+"""When to compile a step, and what to do when that fails."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+WORTH_BUILDING = 1 << 14
+"""Number of scalars from which on a step is compiled, unless told otherwise."""
+
+
+class UnavailableError(RuntimeError):
+    """Why a compiled step cannot be had on this machine."""
+
+
+def wanted(groups: Sequence[dict[str, Any]], device_types: Sequence[str]) -> bool:
+    """Return whether to compile the steps of parameters, of which some devices are capable."""
+    members: list[Tensor] = [weight for group in groups for weight in group["params"]]
+    fused = groups[0]["fused"]
+    if fused is False or members[0].device.type not in device_types:
+        return False
+    return bool(fused) or sum(weight.numel() for weight in members) >= WORTH_BUILDING
+
+
+def give_up(fused: bool | None, reason: UnavailableError) -> None:
+    """Raise if a compiled step was asked for, warn if it would have been welcome."""
+    if fused:
+        raise RuntimeError(f"fused=True: {reason}") from reason
+    warnings.warn(f"SBS takes slow, eager steps: {reason}", stacklevel=6)
