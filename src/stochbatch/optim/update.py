@@ -83,7 +83,7 @@ def advance(
     dtype = now.grad_mean.dtype
     grad = grad.to(dtype)
     p = probability(grad, *chances) if isinstance(chances, Scores) else chances
-    now = now._replace(weight=now.weight.to(dtype))
+    now = Scalars(now.weight.to(dtype), now.grad_mean, now.batches, now.momentum_buffer)
     return update(now, grad, uniforms < p, verdict.counts, verdict.epoch_over, lr, rule), p
 
 
