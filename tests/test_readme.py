@@ -27,7 +27,8 @@ def test_snippet_runs(snippet: str) -> None:
 
 
 def test_every_command_is_one_that_is_tested_here() -> None:
-    assert set(COMMANDS) == {"make demo", "make test", "pip install -c constraints.txt ."}
+    known = {"make demo", "make test", "make bench", "pip install -c constraints.txt ."}
+    assert set(COMMANDS) == known
 
 
 def test_make_demo_runs_the_example_tested_here() -> None:
@@ -48,6 +49,17 @@ def test_make_demo_runs_the_example_tested_here() -> None:
     assert result.returncode == 0, result.stderr
     assert re.search(r"SGD  test accuracy \d+\.\d+ %", result.stdout)
     assert re.search(r"SBS  test accuracy \d+\.\d+ %", result.stdout)
+
+
+def test_make_bench_runs_the_benchmarks_tested_here() -> None:
+    plan = subprocess.run(
+        ["make", "--dry-run", "--always-make", "--no-print-directory", "bench"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert plan.stdout.splitlines()[-1].endswith("python -m benchmarks")
 
 
 @pytest.mark.slow
