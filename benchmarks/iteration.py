@@ -24,8 +24,7 @@ def _iteration(
 
     def call() -> None:
         optimizer.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16, enabled=False):
-            loss = nn.functional.cross_entropy(model(images), labels)
+        loss = nn.functional.cross_entropy(model(images), labels)
         torch.autograd.backward(loss)
         optimizer.step()
 

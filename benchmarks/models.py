@@ -44,8 +44,3 @@ def with_gradients(model: nn.Module) -> nn.Module:
     for parameter in model.parameters():
         parameter.grad = torch.randn(parameter.shape, generator=generator) * 0.01
     return model
-
-
-def shapes(model: nn.Module) -> list[torch.Size]:
-    """Return the shapes of the parameters."""
-    return [parameter.shape for parameter in model.parameters()]

@@ -48,7 +48,7 @@ WRONG_OPTIONS = [
     ({"seed": 2**64}, ValueError, "seed must be in [0, 2**64), got 18446744073709551616"),
     ({"seed": 0.5}, TypeError, "seed must be an int, got float: 0.5"),
     ({"skip_nonfinite": None}, TypeError, "skip_nonfinite must be True or False, got NoneType"),
-    ({"fused": 1}, TypeError, "fused must be True or False, got int: 1"),
+    ({"fused": 1}, TypeError, "fused must be None, True or False, got int: 1"),
 ]
 
 
@@ -109,7 +109,7 @@ def test_parameters(params: object, error: type, message: str) -> None:
 
 @pytest.mark.parametrize(
     "option",
-    [{"seed": 1}, {"steps_per_epoch": 9}, {"skip_nonfinite": False}],
+    [{"seed": 1}, {"steps_per_epoch": 9}, {"skip_nonfinite": False}, {"fused": False}],
     ids=str,
 )
 def test_options_of_the_whole_step_must_agree(option: dict) -> None:

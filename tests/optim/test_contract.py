@@ -14,6 +14,7 @@ from torch.optim import lr_scheduler as schedulers
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stochbatch import SBS, param_groups
+from stochbatch.optim import fusing
 from tests.optim.networks import (
     backward,
     batch,
@@ -22,6 +23,14 @@ from tests.optim.networks import (
     small_network,
     train,
 )
+
+
+@pytest.fixture(autouse=True, params=["eager", "native"])
+def _path(request: pytest.FixtureRequest, monkeypatch) -> None:
+    """Run every test here on eager steps and on compiled ones (where those apply)."""
+    size = 0 if request.param == "native" else 1 << 62
+    monkeypatch.setattr(fusing, "WORTH_BUILDING", size)
+
 
 SCHEDULERS: dict[str, Callable[[torch.optim.Optimizer], schedulers.LRScheduler]] = {
     "LambdaLR": lambda o: schedulers.LambdaLR(o, lambda epoch: 0.9**epoch),

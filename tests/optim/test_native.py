@@ -228,7 +228,7 @@ def test_weights_replaced_between_steps_are_the_ones_that_move() -> None:
 def test_what_cannot_be_fused_is_refused_or_taken_eagerly(weight: torch.Tensor) -> None:
     parameter = nn.Parameter(weight)
     parameter.grad = torch.ones_like(parameter)
-    with pytest.raises(RuntimeError, match="fused=True needs dense float32 parameters"):
+    with pytest.raises(RuntimeError, match="fused=True needs plain, dense float32 parameters"):
         SBS([parameter], fused=True).step()
     optimizer = SBS([parameter, nn.Parameter(torch.ones(fusing.WORTH_BUILDING))], lr=0.5)
     optimizer.param_groups[0]["params"][1].grad = torch.ones(fusing.WORTH_BUILDING)
@@ -293,12 +293,35 @@ def test_a_cache_that_cannot_be_written(no_library, monkeypatch) -> None:
         large_optimizer().step()
 
 
-def test_a_damaged_library_is_stepped_around(no_library, monkeypatch) -> None:
+def test_a_damaged_library_is_built_again(no_library) -> None:
     built = native.build()
     native._load.cache_clear()
     built.write_bytes(b"not a library")
-    with pytest.warns(UserWarning, match="the built library does not load"):
+    optimizer = large_optimizer(fused=True)
+    optimizer.step()
+    assert optimizer.steps == 1
+    assert built.stat().st_size > 10_000
+
+
+def test_no_home_for_the_cache(no_library, monkeypatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(native, "cache_folder", homeless)
+    with pytest.warns(UserWarning, match="the cache cannot be written: Could not determine"):
         large_optimizer().step()
+
+
+def test_a_compiler_may_be_a_command_with_arguments(monkeypatch) -> None:
+    monkeypatch.setenv("CXX", "ccache g++ -pipe")
+    assert native.compiler() == ["ccache", "g++", "-pipe"]
+
+
+def test_the_warning_points_at_the_line_that_steps(no_library, monkeypatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.warns(UserWarning, match="eager steps") as caught:
+        large_optimizer().step()
+    assert caught[0].filename == __file__
 
 
 def test_a_built_library_is_built_once(no_library) -> None:
@@ -348,3 +371,137 @@ def test_a_parameter_without_gradient_has_no_state() -> None:
     network[0].weight.grad = None
     optimizer.step()
     assert network[0].weight not in optimizer.state
+
+
+def test_a_parameter_that_grew_is_refused() -> None:
+    for fused in (True, False):
+        weight = nn.Parameter(torch.zeros(1000))
+        optimizer = SBS([weight], fused=fused)
+        weight.grad = torch.ones(1000)
+        optimizer.step()
+        weight.grad = None
+        weight.data = torch.zeros(2000)
+        weight.grad = torch.ones(2000)
+        message = r"shape \(1000,\) has become one of shape \(2000,\)"
+        with pytest.raises(ValueError, match=message):
+            optimizer.step()
+
+
+def test_a_view_at_the_same_address_is_not_the_same_parameter() -> None:
+    base = torch.zeros(4, 4)
+    results = []
+    for fused in (True, False):
+        weight = nn.Parameter(base.clone())
+        optimizer = SBS([weight], lr=1.0, probability=1.0, fused=fused)
+        for step in range(2):
+            if step:
+                weight.data = weight.data.t()
+            weight.grad = torch.arange(16.0).reshape(4, 4)
+            if fused and step:
+                with pytest.raises(RuntimeError, match="fused=True needs"):
+                    optimizer.step()
+                optimizer.param_groups[0]["fused"] = None
+            optimizer.step()
+        results.append(weight.detach().clone())
+    assert torch.equal(*results)
+
+
+def test_a_gradient_of_another_dtype_is_not_read_as_float32() -> None:
+    weight = nn.Parameter(torch.zeros(fusing.WORTH_BUILDING, dtype=torch.float64))
+    weight.grad = torch.ones_like(weight)
+    weight.data = weight.data.float()
+    optimizer = SBS([weight], lr=1.0, probability=1.0)
+    optimizer.step()
+    assert torch.equal(weight, -torch.ones_like(weight))
+
+
+def test_state_follows_a_model_that_changes_its_dtype() -> None:
+    weight = nn.Parameter(torch.zeros(fusing.WORTH_BUILDING, dtype=torch.float64))
+    optimizer = SBS([weight], lr=1.0, probability=0.5)
+    for dtype in (torch.float64, torch.float32, torch.float64):
+        weight.grad = None
+        weight.data = weight.data.to(dtype)
+        weight.grad = torch.ones_like(weight)
+        optimizer.step()
+        assert optimizer.state[weight]["grad_mean"].dtype == dtype
+    # The mean of ones is one: every weight has moved by a whole number of steps.
+    assert set(weight.tolist()) <= {0.0, -1.0, -2.0, -3.0}
+    assert optimizer.steps == 3
+
+
+def test_state_follows_a_model_that_changes_its_layout() -> None:
+    network = small_network()
+    optimizer = SBS(network.parameters(), momentum=0.9, fused=True)
+    train(network, optimizer, range(2))
+    saved = copy.deepcopy(optimizer.state_dict())
+    plain = copy.deepcopy(network)
+    network.to(memory_format=CHANNELS_LAST)
+    train(network, optimizer, range(2, 4))
+    loaded = SBS(plain.to(memory_format=CHANNELS_LAST).parameters(), fused=True)
+    loaded.load_state_dict(saved)
+    train(plain, loaded, range(2, 4))
+    assert same_weights(network, plain)
+
+
+def test_a_negated_view_is_negative() -> None:
+    weight = nn.Parameter(torch.zeros(5))
+    weight.grad = torch._neg_view(torch.ones(5))
+    SBS([weight], lr=1.0, probability=1.0, fused=True).step()
+    assert torch.equal(weight, torch.ones(5))
+
+
+def test_tensor_subclasses_are_left_to_eager_steps() -> None:
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    numbers = torch.zeros(fusing.WORTH_BUILDING)
+    weight = nn.Parameter(TwoTensor(numbers, numbers.clone()))
+    optimizer = SBS([weight], lr=1.0, probability=1.0)
+    weight.grad = TwoTensor(torch.ones_like(numbers), torch.ones_like(numbers))
+    assert optimizer._native.take(optimizer.param_groups, optimizer.state) is None
+
+
+def test_parameters_moved_to_another_group_take_its_options() -> None:
+    a, b, c = (nn.Parameter(torch.zeros(3)) for _ in range(3))
+    optimizer = SBS(
+        [{"params": [a, b], "lr": 1.0}, {"params": [c], "lr": 100.0}], probability=1.0, fused=True
+    )
+    for step in range(2):
+        if step:
+            groups = optimizer.param_groups
+            groups[1]["params"].insert(0, groups[0]["params"].pop())
+        for weight in (a, b, c):
+            weight.grad = torch.ones(3)
+        optimizer.step()
+    assert (a[0].item(), b[0].item(), c[0].item()) == (-2.0, -101.0, -200.0)
+
+
+def test_a_large_group_added_later_is_fused() -> None:
+    small, large = (nn.Parameter(torch.zeros(n)) for n in (3, fusing.WORTH_BUILDING))
+    small.grad, large.grad = torch.ones(3), torch.ones(fusing.WORTH_BUILDING)
+    optimizer = SBS([small])
+    optimizer.step()
+    assert not optimizer._native.wanted(optimizer.param_groups)
+    optimizer.add_param_group({"params": [large]})
+    assert optimizer._native.wanted(optimizer.param_groups)
+    optimizer.step()
+    assert optimizer.steps == 2
+
+
+def test_a_refused_step_leaves_no_state_behind() -> None:
+    dense, table = nn.Parameter(torch.ones(3)), nn.Embedding(5, 3, sparse=True)
+    (table(torch.tensor([1, 2])) * dense).sum().backward()
+    optimizer = SBS([dense, table.weight], fused=True)
+    with pytest.raises(RuntimeError, match="SBS needs dense gradients"):
+        optimizer.step()
+    assert not optimizer.state
+
+
+def test_an_optimizer_without_parameters_steps() -> None:
+    SBS([{"params": []}]).step()
+
+
+def test_a_double_precision_model_does_not_ask_for_the_library(monkeypatch) -> None:
+    monkeypatch.setattr(native, "library", lambda: pytest.fail("asked"))
+    weight = nn.Parameter(torch.zeros(fusing.WORTH_BUILDING, dtype=torch.float64))
+    weight.grad = torch.ones_like(weight)
+    SBS([weight]).step()

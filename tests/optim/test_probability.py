@@ -8,7 +8,6 @@ import torch
 from stochbatch import KINDS, update_probability
 from stochbatch.optim.probability import (
     _moments,
-    _moments_together,
     _sigmoid_of_bits,
     describe_layers,
     measure,
@@ -172,27 +171,6 @@ def test_statistics_agree_with_double_precision(size: int, device: str) -> None:
     expected = exact_moments(gradient.cpu())
     rtol = 1e-6 if device == "mps" else 1e-12
     torch.testing.assert_close((mean.item(), std.item()), expected, rtol=rtol, atol=0)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_statistics_of_all_layers_at_once_are_those_of_each(dtype: torch.dtype) -> None:
-    """Which is how they are made on a GPU."""
-    grads = [grad.to(dtype) for grad in random_gradients()] + [torch.randn(300_000).to(dtype)]
-    grads += [torch.full((1000,), 0.1, dtype=dtype), torch.tensor([2.0], dtype=dtype)]
-    sizes = torch.tensor([grad.numel() for grad in grads], dtype=torch.float64)
-    together = _moments_together(grads, sizes)
-    each = torch.stack([_moments(grad) for grad in grads], dim=1)
-    torch.testing.assert_close(together[0], each[0], rtol=1e-12, atol=0)
-    torch.testing.assert_close(together[1], each[1], rtol=1e-9, atol=1e-9)
-    std, mean = (together[1] / sizes).sqrt(), together[0] / sizes
-    assert ((std <= 1e-6 * mean) == torch.tensor([False] * 11 + [True] * 2)).all()
-
-
-def test_a_nonfinite_gradient_shows_in_the_statistics_of_all_layers_at_once() -> None:
-    for value in (torch.inf, torch.nan):
-        grads = [torch.ones(5), torch.tensor([1.0, value])]
-        sums = _moments_together(grads, torch.tensor([5.0, 2.0], dtype=torch.float64))
-        assert sums[0].isfinite().tolist() == [True, False]
 
 
 @pytest.mark.slow

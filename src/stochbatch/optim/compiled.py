@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -18,9 +18,10 @@ from torch import Tensor
 
 from stochbatch.optim.coins import uniform_at
 from stochbatch.optim.fusing import UnavailableError
-from stochbatch.optim.pieces import MemoryLayout
-from stochbatch.optim.probability import Scores
-from stochbatch.optim.update import Rule, Scalars, Verdict, advance
+from stochbatch.optim.pieces import MemoryLayout, memory_layout, memory_vector
+from stochbatch.optim.probability import Scores, accumulation_dtype, compute_dtype
+from stochbatch.optim.roster import Layer, Roster
+from stochbatch.optim.update import Rates, Rule, Scalars, Verdict, advance
 
 Mover = Callable[..., tuple[Tensor, Tensor]]
 
@@ -45,7 +46,7 @@ def _move(
     key: tuple[Tensor, Tensor],
     chances: Scores | Tensor,
     verdict: Verdict,
-    lr: Tensor,
+    rates: Rates,
     rule: Rule,
 ) -> tuple[Tensor, Tensor]:
     """Move vectors of scalars in place; say what their probabilities and batches were.
@@ -57,7 +58,7 @@ def _move(
     low = index if isinstance(index, Tensor) else _row_major(index, grad)
     uniforms = uniform_at(low, key[0], key[1], now.grad_mean.dtype)
     batches = now.batches.sum() if whole else now.batches.clone()
-    after, p = advance(now, grad, uniforms, chances, verdict, lr, rule)
+    after, p = advance(now, grad, uniforms, chances, verdict, rates, rule)
     for held, new in zip(now.held(), after.held(), strict=True):
         held.copy_(new)
     p = torch.as_tensor(p).expand(grad.shape)
@@ -106,32 +107,96 @@ def _dispatch(*arguments: Any) -> tuple[Tensor, Tensor]:
     return _compiled_for(arguments[-1])(*arguments)
 
 
+def _moments_of_vector(grad: Tensor) -> Tensor:
+    size = grad.abs().to(accumulation_dtype(grad.device))
+    total = size.sum()
+    return torch.stack((total, (size - total / size.numel()).square().sum()))
+
+
 @functools.cache
-def _prepare(device: torch.device) -> UnavailableError | None:
+def _compiled_moments() -> Callable[[Tensor], Tensor]:
+    return torch.compile(_moments_of_vector, dynamic=True, fullgraph=True, options=_options())
+
+
+def whole_moments(grad: Tensor) -> Tensor:
+    """Return sum and sum of squared deviations of |g|, in two passes without temporaries."""
+    dense = memory_layout(grad) is not None
+    return _compiled_moments()(memory_vector(grad) if dense else grad.reshape(-1))
+
+
+class Variant(NamedTuple):
+    """What a compilation depends on."""
+
+    device: torch.device
+    dtype: torch.dtype
+    rule: Rule
+    momentum: bool
+    fixed: bool
+    epochs: bool
+    form: str
+    """Which index: ``"bundle"``, ``"contiguous"`` or ``"strided"``."""
+
+
+def variants(layers: Sequence[Layer], roster: Roster) -> set[Variant]:
+    """Return the variants that a step of these layers needs."""
+    together = {place for bundle in roster.bundles for place in bundle.places}
+    result = set()
+    for place, layer in enumerate(layers):
+        dense = layer.grad.is_contiguous()
+        form = "bundle" if place in together else "contiguous" if dense else "strided"
+        group = layer.group
+        result.add(
+            Variant(
+                layer.grad.device,
+                layer.weight.dtype,
+                layer.rule,
+                bool(group["momentum"]),
+                group["probability"] is not None,
+                group["steps_per_epoch"] is not None,
+                form,
+            )
+        )
+    return result
+
+
+@functools.cache
+def _try(variant: Variant) -> UnavailableError | None:
+    """Move scalars that belong to nobody, so that a failure comes before any real ones move."""
     try:
-        _try(_dispatch, device)
+        _move_nobody(variant)
     except Exception as error:  # a compiler can fail in any way; the step must go on
         first = str(error).strip().splitlines()[:1] or [""]
         return UnavailableError(f"torch.compile failed: {type(error).__name__}: {first[0]}")
     return None
 
 
-def _try(mover: Mover, device: torch.device) -> None:
-    """Move a few scalars that belong to nobody, so that failures come before any real ones."""
-    count = 1 << 14
-    weight, grad, grad_mean = torch.zeros(3, count, device=device).unbind()
-    now = Scalars(weight, grad_mean, torch.ones_like(weight, dtype=torch.int32))
-    zero, no = torch.zeros((), device=device), torch.zeros((), dtype=torch.bool, device=device)
-    key = (no.to(torch.int32), no.to(torch.int32))
-    low = torch.arange(count, dtype=torch.int32, device=device)
-    scores, verdict = Scores(zero, zero, zero), Verdict(no, no, None)
-    for index in (low, None):
-        mover(now, grad, index, key, scores, verdict, zero, Rule())
+def _move_nobody(variant: Variant) -> None:
+    count, device = 1 << 14, variant.device
+    weight, grad = torch.zeros(2, count, dtype=variant.dtype, device=device).unbind()
+    mean, buffer = torch.zeros(2, count, dtype=compute_dtype(weight.dtype), device=device).unbind()
+    batches = torch.ones_like(weight, dtype=torch.int32)
+    now = Scalars(weight, mean, batches, buffer if variant.momentum else None)
+    zero, no = mean.new_zeros(()), torch.zeros((), dtype=torch.bool, device=device)
+    word = no.to(torch.int32)
+    verdict = Verdict(no, no, no if variant.epochs else None)
+    chances = zero if variant.fixed else Scores(zero, zero, zero)
+    index: Tensor | Strides | None = None
+    if variant.form == "bundle":
+        index = torch.arange(count, dtype=torch.int32, device=device)
+        word = word.expand(count).contiguous()
+        if isinstance(chances, Scores):
+            chances = Scores(*(score.expand(count).contiguous() for score in chances))
+    elif variant.form == "strided":
+        index = strides_of(MemoryLayout(2, 2), device)
+    rates = Rates(zero, zero.clone(), zero.clone())
+    _dispatch(now, grad, index, (word, word.clone()), chances, verdict, rates, variant.rule)
+    whole_moments(grad)
 
 
-def mover(device: torch.device) -> Mover:
-    """Return the compiled function; raise ``UnavailableError`` if there is none. Tried once."""
-    failure = _prepare(device)
-    if failure:
-        raise failure
+def mover(needed: Iterable[Variant]) -> Mover:
+    """Return the compiled function; raise ``UnavailableError`` if a variant cannot be had."""
+    for variant in needed:
+        failure = _try(variant)
+        if failure:
+            raise failure
     return _dispatch

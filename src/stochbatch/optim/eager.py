@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from stochbatch.optim.coins import stream_keys, stream_roots, uniform_at
-from stochbatch.optim.compiled import LARGEST, Mover, strides_of
+from stochbatch.optim.compiled import LARGEST, Mover, strides_of, whole_moments
 from stochbatch.optim.pieces import (
     ElementIndex,
     MemoryLayout,
@@ -32,7 +32,7 @@ from stochbatch.optim.probability import (
 )
 from stochbatch.optim.roster import Bundle, Layer, Roster
 from stochbatch.optim.state import TALLY
-from stochbatch.optim.update import Scalars, Verdict, advance
+from stochbatch.optim.update import Rates, Scalars, Verdict, advance
 
 
 def judge(layers: Sequence[Layer], moments: Moments, step: Tensor) -> Verdict:
@@ -100,20 +100,16 @@ class _Step(NamedTuple):
     """The compiled function that moves vectors; None for eager steps."""
 
 
-def _rate(layer: Layer) -> float | Tensor:
-    lr: float | Tensor = layer.group["lr"]
-    if isinstance(lr, Tensor):
-        dtype = compute_dtype(layer.grad.dtype)
-        return lr.to(layer.grad.device, dtype, non_blocking=True).reshape(())
-    return lr
-
-
 def _tensor(number: float | Tensor, layer: Layer) -> Tensor:
     """Return a number as a tensor: a compiled function would be made anew for each float."""
     if isinstance(number, Tensor):
         return number
     dtype = compute_dtype(layer.grad.dtype)
     return torch.full((), number, dtype=dtype, device=layer.grad.device)
+
+
+def _as_tensors(rates: Rates, layer: Layer) -> Rates:
+    return Rates(*(_tensor(number, layer) for number in rates))
 
 
 def _common_layout(layer: Layer) -> MemoryLayout | None:
@@ -141,7 +137,7 @@ def _move_one(layer: Layer, place: int, step: _Step, index: ElementIndex) -> Ten
             (first, second),
             scores if fixed is None else _tensor(fixed, layer),
             step.verdict.on(device),
-            _tensor(_rate(layer), layer),
+            _as_tensors(layer.rates, layer),
             layer.rule,
         )
         return torch.stack([total.to(torch.float32) for total in sums])
@@ -155,7 +151,7 @@ def _move_one(layer: Layer, place: int, step: _Step, index: ElementIndex) -> Ten
             coins.uniform(piece, index, dtype),
             scores if fixed is None else fixed,
             step.verdict.on(device),
-            _rate(layer),
+            layer.rates,
             layer.rule,
         )
         for held, new in zip((weight, *memory), after.held(), strict=True):
@@ -181,14 +177,14 @@ def _move_together(layers: Sequence[Layer], bundle: Bundle, step: _Step) -> Tens
     after, batches = now, memory[1]
     if step.mover:  # which moves them in place
         chances = scores if fixed is None else _tensor(fixed, head)
-        rate = _tensor(_rate(head), head)
+        rates = _as_tensors(head.rates, head)
         chance, batches = step.mover(
-            now, grad, bundle.low, (first, second), chances, verdict, rate, head.rule
+            now, grad, bundle.low, (first, second), chances, verdict, rates, head.rule
         )
     else:
         coins = uniform_at(bundle.low, first, second, dtype)
         chances = scores if fixed is None else fixed
-        after, chance = advance(now, grad, coins, chances, verdict, _rate(head), head.rule)
+        after, chance = advance(now, grad, coins, chances, verdict, head.rates, head.rule)
     del columns[1]  # gradients are not changed
     for held, new in zip(columns, after.held(), strict=True):
         parts = torch.split_with_sizes(new, bundle.sizes)
@@ -222,7 +218,9 @@ def take_step(
     mover: Mover | None = None,
 ) -> Verdict:
     """Move the scalars of all layers (none of them empty) and return the verdict."""
-    moments = measure([layer.grad for layer in layers], roster.layers.size)
+    grads = [layer.grad for layer in layers]
+    sizes = roster.layers.size
+    moments = measure(grads, sizes, whole_moments) if mover else measure(grads, sizes)
     verdict = judge(layers, moments, number)
     scores = layer_scores(moments, roster.layers)
     dtypes = {compute_dtype(layer.grad.dtype) for layer in layers}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -17,10 +18,10 @@ class UnavailableError(RuntimeError):
 
 
 def wanted(groups: Sequence[dict[str, Any]], device_types: Sequence[str]) -> bool:
-    """Return whether to compile the steps of parameters, of which some devices are capable."""
+    """Return whether to compile the steps of parameters on devices of these types."""
     members: list[Tensor] = [weight for group in groups for weight in group["params"]]
     fused = groups[0]["fused"]
-    if fused is False or members[0].device.type not in device_types:
+    if fused is False or not members or members[0].device.type not in device_types:
         return False
     return bool(fused) or sum(weight.numel() for weight in members) >= WORTH_BUILDING
 
@@ -29,4 +30,17 @@ def give_up(fused: bool | None, reason: UnavailableError) -> None:
     """Raise if a compiled step was asked for, warn if it would have been welcome."""
     if fused:
         raise RuntimeError(f"fused=True: {reason}") from reason
-    warnings.warn(f"SBS takes slow, eager steps: {reason}", stacklevel=6)
+    warnings.warn(f"SBS takes slow, eager steps: {reason}", stacklevel=_level_of_caller())
+
+
+def _level_of_caller() -> int:
+    """Return how far up the first frame is that belongs neither to torch nor to this package."""
+    level = 1
+    frame = sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in _OWN:
+        frame = frame.f_back
+        level += 1
+    return level
+
+
+_OWN = ("torch", "stochbatch")

@@ -12,6 +12,7 @@ import functools
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -31,9 +32,8 @@ from stochbatch.optim.state import (
     BATCHES,
     GRAD_MEAN,
     MOMENTUM_BUFFER,
-    SKIPPED_STEPS,
-    STEP,
     TALLY,
+    Counters,
     complete_state,
     counters_of,
 )
@@ -53,12 +53,14 @@ FLAGS = (
     "-Wno-psabi",  # a remark about passing vectors between compilers: nothing here does
 )
 BUILD_SECONDS = 120
+_CPU = torch.device("cpu")
+_TYPES = (Tensor, torch.nn.Parameter)
 _EPOCH_OVER = 4  # the bit of the C function's answer that says so
 
 
-def compiler() -> str:
-    """Return the C++ compiler: the one that CXX names, or the usual one."""
-    return os.environ.get("CXX") or "g++"
+def compiler() -> list[str]:
+    """Return the command of the C++ compiler: the one that CXX gives, or the usual one."""
+    return shlex.split(os.environ.get("CXX", "")) or ["g++"]
 
 
 def cache_folder() -> Path:
@@ -80,26 +82,28 @@ def _machine() -> bytes:
 
 def build() -> Path:
     """Return the built library: the cached one, if there is one for this machine."""
-    program = shutil.which(compiler())
-    if program is None:
-        raise UnavailableError(f"no C++ compiler: {compiler()!r} is not on the PATH")
+    program, *arguments = compiler()
+    if shutil.which(program) is None:
+        raise UnavailableError(f"no C++ compiler: {program!r} is not on the PATH")
     identity = hashlib.sha256(SOURCE.read_bytes())
-    version = subprocess.run([program, "--version"], capture_output=True, check=False).stdout
-    for part in (version, " ".join(FLAGS).encode(), _machine(), platform.platform().encode()):
+    asked = [program, *arguments, "--version"]
+    version = subprocess.run(asked, capture_output=True, check=False).stdout
+    flags = " ".join([*arguments, *FLAGS]).encode()
+    for part in (version, flags, _machine(), platform.platform().encode()):
         identity.update(part)
-    target = cache_folder() / f"native-{identity.hexdigest()[:24]}.so"
-    if target.exists():
-        return target
     try:
+        target = cache_folder() / f"native-{identity.hexdigest()[:24]}.so"
+        if target.exists():
+            return target
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         # Built beside, then renamed: processes that build at once do each other no harm.
         handle, partial = tempfile.mkstemp(suffix=".partial", dir=target.parent)
         os.close(handle)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # the latter where there is no home
         raise UnavailableError(f"the cache cannot be written: {error}") from error
     try:
         subprocess.run(
-            [program, *FLAGS, str(SOURCE), "-o", partial],
+            [program, *arguments, *FLAGS, str(SOURCE), "-o", partial],
             capture_output=True,
             text=True,
             check=True,
@@ -116,14 +120,24 @@ def build() -> Path:
     return target
 
 
+def _open() -> Any:
+    built = build()
+    try:
+        return ctypes.CDLL(str(built)).sbs_step
+    except (OSError, AttributeError):
+        built.unlink(missing_ok=True)  # damaged: build it once more
+    try:
+        return ctypes.CDLL(str(build())).sbs_step
+    except (OSError, AttributeError) as error:
+        raise UnavailableError(f"the built library does not load: {error}") from error
+
+
 @functools.cache
 def _load() -> Any:
     try:
-        function = ctypes.CDLL(str(build())).sbs_step
+        function = _open()
     except UnavailableError as error:
         return error
-    except OSError as error:
-        return UnavailableError(f"the built library does not load: {error}")
     integer, pointer = ctypes.c_int64, ctypes.c_void_p
     function.argtypes = [
         *(integer, pointer, pointer, pointer),  # number of layers, Memory, Facts, Options
@@ -142,11 +156,23 @@ def library() -> Any:
     return found
 
 
+_C_FLOATS = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
+
+
+def _number(value: float | Tensor) -> float:
+    """Return a number that may be in a tensor; one on the CPU is read where it lies."""
+    if not isinstance(value, Tensor):
+        return value
+    if value.is_cpu and value.dtype in _C_FLOATS:
+        return float(_C_FLOATS[value.dtype].from_address(value.data_ptr()).value)
+    return float(value)
+
+
 def _options(group: dict[str, Any]) -> tuple[float, ...]:
     """Return the fields of ``Options`` in native.cpp."""
     fixed = group["probability"]
     return (
-        float(group["lr"]),
+        _number(group["lr"]),
         group["alpha"],
         group["lambd"],
         -1.0 if fixed is None else fixed,
@@ -160,11 +186,47 @@ def _options(group: dict[str, Any]) -> tuple[float, ...]:
     )
 
 
-class _Row(NamedTuple):
-    """A layer as it was checked: good until one of its addresses is another."""
+class _Entry(NamedTuple):
+    """A layer of this step, before anything is changed."""
 
-    where: tuple[int, ...]
+    number: int
+    weight: Tensor
+    grad: Tensor
+    momentum: bool
+
+
+class _Row(NamedTuple):
+    """Addresses of a layer's tensors, good as long as ``weight`` and state are these."""
+
+    shape: torch.Size
     stride: tuple[int, ...]
+    weight: int
+    grad_mean: int
+    batches: int
+    buffer: int
+    tally: int
+
+
+def _plain(tensor: Tensor) -> bool:
+    """Return whether a tensor's memory is what it seems: float32 numbers on the CPU."""
+    return (
+        type(tensor) in _TYPES
+        and tensor.dtype is torch.float32
+        and tensor.layout is torch.strided
+        and tensor.is_cpu
+    )
+
+
+def _row_of(weight: Tensor, state: dict[str, Tensor], momentum: bool) -> _Row:
+    return _Row(
+        weight.shape,
+        weight.stride(),
+        weight.data_ptr(),
+        state[GRAD_MEAN].data_ptr(),
+        state[BATCHES].data_ptr(),
+        state[MOMENTUM_BUFFER].data_ptr() if momentum else 0,
+        state[TALLY].data_ptr(),
+    )
 
 
 class Taken(NamedTuple):
@@ -183,21 +245,25 @@ class NativeStep:
     """
 
     def __init__(self) -> None:
-        self._wanted: bool | None = None
+        self._wanted: tuple[bool | None, bool] | None = None
         self._rows: dict[int, _Row] = {}
         self._facts: tuple[object, array[int]] | None = None
 
     def wanted(self, groups: Sequence[dict[str, Any]]) -> bool:
-        """Return whether to try; decided once, with a warning if it cannot be had."""
-        if self._wanted is None:
-            self._wanted = wanted(groups, ("cpu",))
-            if self._wanted:
-                try:
+        """Return whether to try; a failure to build is told once."""
+        fused = groups[0]["fused"]
+        if self._wanted is None or self._wanted[0] is not fused:
+            try:
+                eligible = wanted(groups, ("cpu",)) and all(
+                    weight.dtype is torch.float32 for group in groups for weight in group["params"]
+                )
+                if eligible:
                     library()
-                except UnavailableError as reason:
-                    self._wanted = False
-                    give_up(groups[0]["fused"], reason)
-        return self._wanted
+            except UnavailableError as reason:
+                eligible = False
+                give_up(fused, reason)
+            self._wanted = (fused, eligible)
+        return self._wanted[1]
 
     def take(
         self,
@@ -205,11 +271,35 @@ class NativeStep:
         states: MutableMapping[Tensor, dict[str, Tensor]],
     ) -> Taken | None:
         """Take a step, or return None if it cannot, with nothing changed."""
-        present: list[int] = []
+        entries = self._entries(groups)
+        counters = counters_of(states, _CPU)
+        if entries is None or not counters.step.is_cpu:
+            return None
         where: list[int] = []
         moved: list[dict[str, Tensor]] = []
-        weights: list[Tensor] = []
-        kept: list[Tensor] = []  # gradients in another layout: alive until the call is over
+        grads: list[Tensor] = []  # alive until the call is over
+        for number, weight, grad, momentum in entries:
+            state = states[weight]
+            row = self._rows.get(number)
+            complete = MOMENTUM_BUFFER in state if momentum else bool(state)
+            if row is None or not complete or row != _row_of(weight, state, momentum):
+                complete_state(state, weight, counters, momentum)
+                row = self._rows[number] = _row_of(weight, state, momentum)
+                self._facts = None
+            if grad.stride() != row.stride or grad.is_neg():
+                grad = torch.empty_like(weight).copy_(grad)
+            grads.append(grad)
+            moved.append(state)
+            where += (row.weight, grad.data_ptr(), *row[3:])
+        if not entries:
+            return Taken(False, moved)
+        answer = self._call(groups, [entry.number for entry in entries], where, counters)
+        torch.autograd.graph.increment_version([entry.weight for entry in entries])
+        return Taken(bool(answer & _EPOCH_OVER), moved)
+
+    def _entries(self, groups: Sequence[dict[str, Any]]) -> list[_Entry] | None:
+        """Return the layers with a gradient; None if one of them is not for this step."""
+        entries = []
         number = -1
         for group in groups:
             momentum = bool(group["momentum"])
@@ -218,57 +308,22 @@ class NativeStep:
                 grad = weight.grad
                 if grad is None:
                     continue
-                if weight.dtype is not torch.float32 or grad.layout is not torch.strided:
+                if not (_plain(weight) and _plain(grad) and grad.shape == weight.shape):
                     return None
-                state = states.get(weight)
-                if not state or (momentum and MOMENTUM_BUFFER not in state):
-                    if not weight.is_cpu:
-                        return None
-                    if not weight.numel():
-                        continue
-                    state = states[weight]
-                    complete_state(state, weight, counters_of(states, weight.device), momentum)
-                own = (
-                    weight.data_ptr(),
-                    state[GRAD_MEAN].data_ptr(),
-                    state[BATCHES].data_ptr(),
-                    state[MOMENTUM_BUFFER].data_ptr() if momentum else 0,
-                    state[TALLY].data_ptr(),
-                )
                 row = self._rows.get(number)
-                if row is None or row.where != own:
-                    row = self._check(weight, state, own)
-                    if row is None:
-                        return None
-                    self._rows[number] = row
-                    self._facts = None
-                if grad.stride() != row.stride:
-                    grad = torch.empty_like(weight).copy_(grad)
-                    kept.append(grad)
-                present.append(number)
-                moved.append(state)
-                weights.append(weight)
-                where += (own[0], grad.data_ptr(), *own[1:])
-        if not present:
-            return Taken(False, moved)
-        answer = self._call(groups, present, where, moved[0])
-        torch.autograd.graph.increment_version(weights)
-        return Taken(bool(answer & _EPOCH_OVER), moved)
-
-    @staticmethod
-    def _check(weight: Tensor, state: dict[str, Tensor], where: tuple[int, ...]) -> _Row | None:
-        shaped = [state[name] for name in (GRAD_MEAN, BATCHES, MOMENTUM_BUFFER) if name in state]
-        alike = all(tensor.stride() == weight.stride() for tensor in shaped)
-        if not weight.is_cpu or memory_layout(weight) is None or not alike:
-            return None
-        return _Row(where, weight.stride())
+                seen = row is not None and row.stride == weight.stride()
+                if not seen and memory_layout(weight) is None:
+                    return None
+                if weight.numel():
+                    entries.append(_Entry(number, weight, grad, momentum))
+        return entries
 
     def _call(
         self,
         groups: Sequence[dict[str, Any]],
         present: list[int],
         where: list[int],
-        state: dict[str, Tensor],
+        counters: Counters,
     ) -> int:
         memory = array("q", where)
         facts = self._layer_facts(groups, present)
@@ -280,8 +335,8 @@ class NativeStep:
             facts.buffer_info()[0],
             options.buffer_info()[0],
             first["seed"],
-            state[STEP].data_ptr(),
-            state[SKIPPED_STEPS].data_ptr(),
+            counters.step.data_ptr(),
+            counters.skipped_steps.data_ptr(),
             first["steps_per_epoch"] or 0,
             first["skip_nonfinite"],
             torch.get_num_threads(),
@@ -291,7 +346,7 @@ class NativeStep:
 
     def _layer_facts(self, groups: Sequence[dict[str, Any]], present: list[int]) -> array[int]:
         """Return the fields of ``Facts`` in native.cpp, one row a layer."""
-        key = (present, [group.get("kind") for group in groups])
+        key = (present, [(group.get("kind"), len(group["params"])) for group in groups])
         if self._facts is None or self._facts[0] != key:
             numbers: list[int] = []
             members = ((place, p) for place, g in enumerate(groups) for p in g["params"])

@@ -44,7 +44,7 @@ def check_options(options: Mapping[str, Any]) -> None:
     _check_steps_per_epoch(options["steps_per_epoch"])
     check_seed(options["seed"])
     if options["fused"] is not None:
-        _check_bool("fused", options["fused"])
+        _check_bool("fused", options["fused"], "None, True or False")
     if "kind" in options:
         check_kind(options["kind"])
 
@@ -78,9 +78,9 @@ def _check_real(name: str, value: object) -> None:
         raise ValueError(f"{name} must be finite, got {value}")
 
 
-def _check_bool(name: str, value: object) -> None:
+def _check_bool(name: str, value: object, allowed: str = "True or False") -> None:
     if not isinstance(value, bool):
-        raise TypeError(f"{name} must be True or False, got {type(value).__name__}: {value!r}")
+        raise TypeError(f"{name} must be {allowed}, got {type(value).__name__}: {value!r}")
 
 
 def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:

@@ -6,7 +6,7 @@ A *layer* is one parameter tensor; ``kinds`` says which layers are compared with
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, get_args
 
 import torch
@@ -128,25 +128,11 @@ def _moments(grad: Tensor) -> Tensor:
     return torch.stack((total, squares.sum() + between))
 
 
-def _moments_together(grads: list[Tensor], sizes: Tensor) -> Tensor:
-    """Return the same for all gradients at once, in a few kernels, from two norms.
-
-    The difference of squares loses twice as many digits as the deviations are small against
-    the mean: of the sixteen of a double, enough are left for gradients of single precision.
-    """
-    totals = torch.stack(torch._foreach_norm(grads, 1, dtype=sizes.dtype))
-    norms = torch.stack(torch._foreach_norm(grads, 2, dtype=sizes.dtype))
-    squares = (norms.square() - totals.square() / sizes).clamp_min(0.0)
-    return torch.stack((totals, squares))
-
-
-def measure(grads: Sequence[Tensor], sizes: Tensor) -> Moments:
+def measure(
+    grads: Sequence[Tensor], sizes: Tensor, moments: Callable[[Tensor], Tensor] = _moments
+) -> Moments:
     """Return the moments of |g| of each gradient (none of them empty)."""
-    double = {grad.dtype for grad in grads} & {torch.float64}
-    if sizes.device.type == "cuda" and not double and len({g.device for g in grads}) == 1:
-        sums = _moments_together(list(grads), sizes)
-    else:
-        sums = torch.stack([_moments(grad).to(sizes) for grad in grads], dim=1)
+    sums = torch.stack([moments(grad).to(sizes) for grad in grads], dim=1)
     mean, variance = sums / sizes
     return Moments(mean, variance.sqrt())
 

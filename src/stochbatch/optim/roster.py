@@ -10,12 +10,15 @@ import torch
 from torch import Tensor
 
 from stochbatch.optim.coins import stream_roots
-from stochbatch.optim.probability import Layers, describe_layers
+from stochbatch.optim.probability import Layers, compute_dtype, describe_layers
 from stochbatch.optim.state import BATCHES, GRAD_MEAN, MOMENTUM_BUFFER
-from stochbatch.optim.update import Rule
+from stochbatch.optim.update import Rates, Rule
 
 SMALL = 1 << 14
 """Layers with fewer scalars are moved together."""
+
+TOGETHER = 1 << 15
+"""Number of scalars at which a bundle is full: it is copied, so it bounds the temporaries."""
 
 
 @dataclass
@@ -34,8 +37,18 @@ class Layer:
 
     @property
     def rule(self) -> Rule:
-        """The options of the layer's group that the update of a scalar needs."""
-        return Rule(**{name: self.group[name] for name in Rule._fields})
+        """The options of the layer's group that say how its scalars move."""
+        given = {name: self.group[name] for name in Rule._fields if name != "decays"}
+        return Rule(**given, decays=self.group["weight_decay"] != 0)
+
+    @property
+    def rates(self) -> Rates:
+        """The options of the layer's group that say how far its scalars move."""
+        lr = self.group["lr"]
+        if isinstance(lr, Tensor):
+            dtype = compute_dtype(self.grad.dtype)
+            lr = lr.to(self.grad.device, dtype, non_blocking=True).reshape(())
+        return Rates(lr, self.group["momentum"], self.group["weight_decay"])
 
     def tensors(self) -> list[Tensor]:
         """Weight, gradient, mean, batches and, where there is one, the momentum buffer."""
@@ -102,16 +115,21 @@ def call_roster(layers: Sequence[Layer], previous: Roster | None) -> Roster:
 def _divide(layers: Sequence[Layer]) -> tuple[list[int], list[Bundle]]:
     """Return the places of layers to be moved one by one, and bundles of the others."""
     single: list[int] = []
-    alike: dict[tuple[object, ...], list[int]] = {}
+    alike: dict[tuple[object, ...], list[list[int]]] = {}
     for place, layer in enumerate(layers):
-        if layer.grad.numel() < SMALL:
-            kind = (id(layer.group), layer.grad.dtype, layer.grad.device)
-            alike.setdefault(kind, []).append(place)
-        else:
+        size = layer.grad.numel()
+        if size >= SMALL:
             single.append(place)
-    single += [places[0] for places in alike.values() if len(places) == 1]
+            continue
+        kind = (id(layer.group), layer.grad.dtype, layer.grad.device)
+        parts = alike.setdefault(kind, [[]])
+        if sum(layers[other].grad.numel() for other in parts[-1]) + size > TOGETHER:
+            parts.append([])
+        parts[-1].append(place)
+    full = [places for parts in alike.values() for places in parts]
+    single += [places[0] for places in full if len(places) == 1]
     bundles = []
-    for places in (places for places in alike.values() if len(places) > 1):
+    for places in (places for places in full if len(places) > 1):
         device = layers[places[0]].grad.device
         sizes = [layers[place].grad.numel() for place in places]
         low = torch.cat([torch.arange(size, dtype=torch.int32, device=device) for size in sizes])

@@ -93,8 +93,9 @@ class SBS(Optimizer):
         skip_nonfinite*: a step with an inf or NaN in any gradient changes nothing but
             ``skipped_steps``.
         fused*: True: a compiled step, or an error. False: the eager step. None: compiled
-            where that is possible (float32 on the CPU, a C++ compiler at hand) and the
-            network is not tiny. Both give the same weights.
+            where that is possible (float32 on the CPU with a C++ compiler at hand, or a
+            GPU) and the network is not tiny. The coins are the same; on the CPU the
+            weights are too, on a GPU they may differ in the last place.
 
     Example:
         >>> import torch, stochbatch
@@ -162,13 +163,16 @@ class SBS(Optimizer):
             raise TypeError(f"a parameter group must be a dict with 'params', got {given}")
         check_parameters(param_group["params"])
         params = param_group["params"]
-        if isinstance(params, Iterable) and not isinstance(params, (Tensor, set)):
+        if isinstance(params, Tensor):
+            check_members([params])
+        elif isinstance(params, Iterable) and not isinstance(params, set):
             param_group = {**param_group, "params": list(params)}
             check_members(param_group["params"])
         options = {**self.defaults, **param_group}
         check_options(options)
         check_agreement([*self.param_groups, options])
         super().add_param_group(param_group)
+        self._forget_what_can_be_found_again()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -204,36 +208,39 @@ class SBS(Optimizer):
                     self._end_epoch_of_others(taken.moved, torch.tensor(True))
                 return
         layers = self._layers()
+        self._refuse_if_told_to_fuse()
         if not layers:
             return
-        mover = self._mover(layers[0].grad.device)
         counters = counters_of(self.state, layers[0].grad.device)
         for layer in layers:
             complete_state(layer.state, layer.weight, counters, bool(layer.group["momentum"]))
         self._roster = call_roster(layers, self._roster)
-        verdict = take_step(layers, self._roster, counters.step, mover)
-        counters.step.add_(verdict.counts)
-        counters.skipped_steps.add_(verdict.nonfinite)
+        mover = self._mover(layers, self._roster)
+        number = counters.step.to(layers[0].grad.device)
+        verdict = take_step(layers, self._roster, number, mover)
+        counters.step.add_(verdict.counts.to(counters.step.device))
+        counters.skipped_steps.add_(verdict.nonfinite.to(counters.step.device))
         if verdict.epoch_over is not None:
             self._end_epoch_of_others([layer.state for layer in layers], verdict.epoch_over)
 
-    def _mover(self, device: torch.device) -> compiled.Mover | None:
+    def _mover(self, layers: list[Layer], roster: Roster) -> compiled.Mover | None:
         """Return the compiled mover of vectors for a step that is not native, if there is one."""
-        fused = self.param_groups[0]["fused"]
         if self._compiles is None:
             self._compiles = wanted(self.param_groups, compiled.DEVICES)
         if self._compiles:
             try:
-                return compiled.mover(device)
+                return compiled.mover(compiled.variants(layers, roster))
             except UnavailableError as reason:
                 self._compiles = False
-                give_up(fused, reason)
-        elif fused:
+                give_up(self.param_groups[0]["fused"], reason)
+        return None
+
+    def _refuse_if_told_to_fuse(self) -> None:
+        if self.param_groups[0]["fused"] and not wanted(self.param_groups, compiled.DEVICES):
             raise RuntimeError(
-                "fused=True needs dense float32 parameters on the CPU, contiguous or "
+                "fused=True needs plain, dense float32 parameters on the CPU, contiguous or "
                 "channels-last, or parameters on a GPU: use fused=None"
             )
-        return None
 
     def _end_epoch_of_others(self, moved: list[dict[str, Tensor]], over: Tensor) -> None:
         """Forget the averages of parameters that had no gradient in an epoch's last step."""

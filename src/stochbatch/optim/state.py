@@ -49,7 +49,15 @@ def real_view(tensor: Tensor) -> Tensor:
 def complete_state(
     state: dict[str, Tensor], weight: Tensor, counters: Counters, momentum: bool
 ) -> None:
-    """Make what is missing of the state of a parameter that has a gradient."""
+    """Make what is missing of the state of a parameter that has a gradient.
+
+    State follows its parameter to another dtype, device or memory layout.
+    """
+    if state and state[GRAD_MEAN].shape != weight.shape:
+        raise ValueError(
+            f"a parameter of shape {tuple(state[GRAD_MEAN].shape)} has become one of shape "
+            f"{tuple(weight.shape)}: its averages do not fit any more, make a new optimizer"
+        )
     dtype = compute_dtype(weight.dtype)
     if not state:
         state[STEP], state[SKIPPED_STEPS] = counters
@@ -58,6 +66,21 @@ def complete_state(
         state[TALLY] = torch.zeros(_TALLY_LENGTH, device=weight.device)
     if momentum and MOMENTUM_BUFFER not in state:
         state[MOMENTUM_BUFFER] = torch.zeros_like(weight, dtype=dtype)
+    for name in _SHAPED:
+        held = state.get(name)
+        if held is None:
+            continue
+        wanted = torch.int32 if name == BATCHES else dtype
+        fits = held.dtype == wanted and held.device == weight.device
+        if not fits or held.stride() != weight.stride():
+            state[name] = like(weight, held, wanted)
+    if state[TALLY].device != weight.device:
+        state[TALLY] = state[TALLY].to(weight.device)
+
+
+def like(weight: Tensor, value: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a copy of ``value`` in ``dtype``, on the weight's device, in its memory layout."""
+    return torch.empty_like(weight, dtype=dtype).copy_(value)
 
 
 def counters_of(states: Mapping[Tensor, dict[str, Tensor]], device: torch.device) -> Counters:
@@ -102,8 +125,11 @@ def exact_state(
             SKIPPED_STEPS: torch.int64,
             TALLY: torch.float32,
         }
+        weight = real_view(parameter)
         states[parameter] = {
-            name: value.detach().to(parameter.device, dtypes[name], copy=True)
+            name: like(weight.detach(), value.detach(), dtypes[name])
+            if name in _SHAPED
+            else value.detach().to(weight.device, dtypes[name], copy=True)
             for name, value in saved.items()
         }
     return states

@@ -19,14 +19,22 @@ MOMENTUM_MODE: tuple[str, ...] = get_args(MomentumMode)
 
 
 class Rule(NamedTuple):
-    """How scalars move: the options of a parameter group, without the learning rate."""
+    """How scalars move: the options of a parameter group that are not numbers."""
 
     lr_scaling: str = "none"
-    momentum: float = 0.0
     nesterov: bool = False
     momentum_mode: str = "lazy"
-    weight_decay: float = 0.0
     maximize: bool = False
+    decays: bool = False
+    """Whether there is a weight decay."""
+
+
+class Rates(NamedTuple):
+    """How far scalars move: the options that are numbers, or tensors of one number."""
+
+    lr: float | Tensor
+    momentum: float | Tensor = 0.0
+    weight_decay: float | Tensor = 0.0
 
 
 class Scalars(NamedTuple):
@@ -66,7 +74,7 @@ def advance(
     uniforms: Tensor,
     chances: Scores | Tensor | float,
     verdict: Verdict,
-    lr: float | Tensor,
+    rates: Rates,
     rule: Rule,
 ) -> tuple[Scalars, Tensor | float]:
     """Draw some scalars and update them; return them and their probabilities.
@@ -77,14 +85,14 @@ def advance(
         uniforms: the numbers that the coins are made from.
         chances: what the probabilities are made from, or a fixed one.
         verdict: what is decided for the step as a whole.
-        lr: learning rate.
-        rule: the options.
+        rates: the options that are numbers.
+        rule: the other options.
     """
     dtype = now.grad_mean.dtype
     grad = grad.to(dtype)
     p = probability(grad, *chances) if isinstance(chances, Scores) else chances
     now = Scalars(now.weight.to(dtype), now.grad_mean, now.batches, now.momentum_buffer)
-    return update(now, grad, uniforms < p, verdict.counts, verdict.epoch_over, lr, rule), p
+    return update(now, grad, uniforms < p, verdict.counts, verdict.epoch_over, rates, rule), p
 
 
 def update(
@@ -93,7 +101,7 @@ def update(
     chi: Tensor,
     counts: Tensor,
     epoch_over: Tensor | None,
-    lr: float | Tensor,
+    rates: Rates,
     rule: Rule,
 ) -> Scalars:
     """Return the scalars after one universal batch (the body of Algorithm 2's inner loop).
@@ -104,32 +112,33 @@ def update(
         chi: whether each scalar's coin came up.
         counts: whether the step counts at all; if not, everything stays as it was.
         epoch_over: whether the step counts and ends an epoch; None when nobody counts epochs.
-        lr: learning rate.
-        rule: the options.
+        rates: the options that are numbers.
+        rule: the other options.
     """
     weight, grad_mean, batches, buffer = now
     if rule.maximize:
         grad = -grad
-    if rule.weight_decay != 0:
-        grad = torch.add(grad, weight, alpha=rule.weight_decay)
+    if rule.decays:
+        grad = _plus(grad, weight, rates.weight_decay)
     mean = (grad - grad_mean).div_(batches).add_(grad_mean)
 
     drawn = _as_mask(chi, weight).bitwise_and_(_as_mask(counts, weight))
     scaled = mean * batches if rule.lr_scaling == "linear" else mean
     if buffer is None:
-        weight = _descend(weight, _only(drawn, scaled), lr)
+        weight = _plus(weight, _only(drawn, scaled), rates.lr, -1)
     elif rule.momentum_mode == "push":
         pushed = _only(drawn, scaled)
-        rolled = (buffer * rule.momentum).add_(pushed)
-        moved = _descend(weight, _direction(pushed, rolled, rule), lr)
+        rolled = (buffer * rates.momentum).add_(pushed)
+        direction = _plus(pushed, rolled, rates.momentum) if rule.nesterov else rolled
+        moved = _plus(weight, direction, rates.lr, -1)
         weight = torch.where(counts, moved, weight)
         buffer = torch.where(counts, rolled, buffer)
     else:
-        rolled = (buffer * rule.momentum).add_(mean)
-        direction = _direction(mean, rolled, rule)
+        rolled = (buffer * rates.momentum).add_(mean)
+        direction = _plus(mean, rolled, rates.momentum) if rule.nesterov else rolled
         if rule.lr_scaling == "linear":
             direction = direction * batches
-        weight = _descend(weight, _only(drawn, direction), lr)
+        weight = _plus(weight, _only(drawn, direction), rates.lr, -1)
         buffer = _either(drawn, rolled, buffer)
 
     resting = ~drawn if epoch_over is None else ~(drawn | _as_mask(epoch_over, weight))
@@ -158,14 +167,11 @@ def _either(mask: Tensor, value: Tensor, other: Tensor) -> Tensor:
     return (bits ^ ((value.view(mask.dtype) ^ bits) & mask)).view(value.dtype)
 
 
-def _direction(received: Tensor, buffer: Tensor, rule: Rule) -> Tensor:
-    return torch.add(received, buffer, alpha=rule.momentum) if rule.nesterov else buffer
-
-
-def _descend(weight: Tensor, direction: Tensor, lr: float | Tensor) -> Tensor:
+def _plus(value: Tensor, other: Tensor, factor: float | Tensor, sign: int = 1) -> Tensor:
+    """Return value + sign * factor * other."""
     # The very operations of torch.optim.SGD (one rounding, where the processor has a
     # fused multiply-add), so that probability 1 gives its weights to the last bit.
     # A tensor is never read: that would stop the host until the device has caught up.
-    if isinstance(lr, Tensor):
-        return torch.addcmul(weight, direction, lr, value=-1)
-    return torch.add(weight, direction, alpha=-lr)
+    if isinstance(factor, Tensor):
+        return torch.addcmul(value, other, factor, value=sign)
+    return torch.add(value, other, alpha=sign * factor)
