@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 from benchmarks.result import Goal, Result
@@ -10,13 +12,18 @@ from stochbatch import SBS
 
 STREAMS = 8  # four-byte reads and writes a scalar: g twice, w, mean and batches in and out
 TENSORS_TOTAL = 1 << 24
+BYTES = 18  # a scalar: weight, gradient, mean, batches, and something to spare
+
+
+def _free_memory() -> int:
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _optimizer(tensors: int, scalars: int) -> SBS:
     weights = [torch.nn.Parameter(torch.zeros(scalars // tensors)) for _ in range(tensors)]
     generator = torch.Generator().manual_seed(0)
     for weight in weights:
-        weight.grad = torch.randn(weight.shape, generator=generator) * 0.01
+        weight.grad = torch.empty(weight.shape).normal_(0.0, 0.01, generator=generator)
     return SBS(weights, 1e-6, fused=True)
 
 
@@ -26,12 +33,12 @@ def run(quick: bool) -> Result:
         "scaling: fused step, momentum 0; bandwidth as a share of a plain copy of the same bytes",
         ["scalars", "tensors", "ms", "ns a scalar", "GB/s", "copy GB/s", "share"],
     )
-    sizes = [10**4, 10**5, 10**6, 10**7, 10**8] if quick else [10**n for n in range(4, 10)]
+    sizes = [10**n for n in range(4, 9 if quick else 10) if BYTES * 10**n < _free_memory()]
     shapes = [(size, 1) for size in sizes]
     shapes += [(TENSORS_TOTAL, count) for count in (1, 16, 161, 1024)]
     for scalars, tensors in shapes:
         optimizer = _optimizer(tensors, scalars)
-        source = torch.zeros(STREAMS // 2 * scalars if scalars < 10**9 else scalars)
+        source = torch.zeros(min(STREAMS // 2 * scalars, 10**8))
         target = torch.empty_like(source)
 
         def copy(source: torch.Tensor = source, target: torch.Tensor = target) -> None:

@@ -32,6 +32,8 @@ from stochbatch.optim.state import (
     BATCHES,
     GRAD_MEAN,
     MOMENTUM_BUFFER,
+    SKIPPED_STEPS,
+    STEP,
     TALLY,
     Counters,
     complete_state,
@@ -55,6 +57,7 @@ FLAGS = (
 BUILD_SECONDS = 120
 _CPU = torch.device("cpu")
 _TYPES = (Tensor, torch.nn.Parameter)
+_FLOAT, _STRIDED = torch.float32, torch.strided
 _EPOCH_OVER = 4  # the bit of the C function's answer that says so
 
 
@@ -186,25 +189,25 @@ def _options(group: dict[str, Any]) -> tuple[float, ...]:
     )
 
 
-class _Entry(NamedTuple):
-    """A layer of this step, before anything is changed."""
-
-    number: int
-    weight: Tensor
-    grad: Tensor
-    momentum: bool
-
-
 class _Row(NamedTuple):
-    """Addresses of a layer's tensors, good as long as ``weight`` and state are these."""
+    """A layer as it was checked: good as long as all of this is so."""
 
+    where: tuple[int, ...]
+    """Addresses of weight, mean, batches, buffer (0 without one) and tally."""
     shape: torch.Size
     stride: tuple[int, ...]
-    weight: int
-    grad_mean: int
-    batches: int
-    buffer: int
-    tally: int
+
+
+class _Gathered(NamedTuple):
+    """The layers of a step, checked."""
+
+    present: list[int]
+    where: list[int]
+    """The fields of ``Memory`` in native.cpp, layer by layer."""
+    weights: list[Tensor]
+    moved: list[dict[str, Tensor]]
+    grads: list[Tensor]
+    """Kept alive until the step is over."""
 
 
 def _plain(tensor: Tensor) -> bool:
@@ -214,18 +217,6 @@ def _plain(tensor: Tensor) -> bool:
         and tensor.dtype is torch.float32
         and tensor.layout is torch.strided
         and tensor.is_cpu
-    )
-
-
-def _row_of(weight: Tensor, state: dict[str, Tensor], momentum: bool) -> _Row:
-    return _Row(
-        weight.shape,
-        weight.stride(),
-        weight.data_ptr(),
-        state[GRAD_MEAN].data_ptr(),
-        state[BATCHES].data_ptr(),
-        state[MOMENTUM_BUFFER].data_ptr() if momentum else 0,
-        state[TALLY].data_ptr(),
     )
 
 
@@ -271,36 +262,30 @@ class NativeStep:
         states: MutableMapping[Tensor, dict[str, Tensor]],
     ) -> Taken | None:
         """Take a step, or return None if it cannot, with nothing changed."""
-        entries = self._entries(groups)
-        counters = counters_of(states, _CPU)
-        if entries is None or not counters.step.is_cpu:
+        gathered = self._gather(groups, states)
+        if gathered is None and self._settle(groups, states):
+            gathered = self._gather(groups, states)
+        if gathered is None:
             return None
-        where: list[int] = []
-        moved: list[dict[str, Tensor]] = []
-        grads: list[Tensor] = []  # alive until the call is over
-        for number, weight, grad, momentum in entries:
-            state = states[weight]
-            row = self._rows.get(number)
-            complete = MOMENTUM_BUFFER in state if momentum else bool(state)
-            if row is None or not complete or row != _row_of(weight, state, momentum):
-                complete_state(state, weight, counters, momentum)
-                row = self._rows[number] = _row_of(weight, state, momentum)
-                self._facts = None
-            if grad.stride() != row.stride or grad.is_neg():
-                grad = torch.empty_like(weight).copy_(grad)
-            grads.append(grad)
-            moved.append(state)
-            where += (row.weight, grad.data_ptr(), *row[3:])
-        if not entries:
-            return Taken(False, moved)
-        answer = self._call(groups, [entry.number for entry in entries], where, counters)
-        torch.autograd.graph.increment_version([entry.weight for entry in entries])
-        return Taken(bool(answer & _EPOCH_OVER), moved)
+        if gathered.present:
+            counters = Counters(gathered.moved[0][STEP], gathered.moved[0][SKIPPED_STEPS])
+            answer = self._call(groups, gathered.present, gathered.where, counters)
+            torch.autograd.graph.increment_version(gathered.weights)
+            return Taken(bool(answer & _EPOCH_OVER), gathered.moved)
+        return Taken(False, [])
 
-    def _entries(self, groups: Sequence[dict[str, Any]]) -> list[_Entry] | None:
-        """Return the layers with a gradient; None if one of them is not for this step."""
-        entries = []
-        number = -1
+    def _gather(
+        self,
+        groups: Sequence[dict[str, Any]],
+        states: MutableMapping[Tensor, dict[str, Tensor]],
+    ) -> _Gathered | None:
+        """Return the layers with a gradient; None if one is not as it was last time.
+
+        This is the part of a step that is paid for every tensor, so it is written flat.
+        """
+        result = _Gathered([], [], [], [], [])
+        present, where, weights, moved, grads = result
+        rows, number = self._rows, -1
         for group in groups:
             momentum = bool(group["momentum"])
             for weight in group["params"]:
@@ -308,15 +293,71 @@ class NativeStep:
                 grad = weight.grad
                 if grad is None:
                     continue
-                if not (_plain(weight) and _plain(grad) and grad.shape == weight.shape):
+                row = rows.get(number)
+                state = states.get(weight)
+                if row is None or not state or (momentum and MOMENTUM_BUFFER not in state):
+                    if weight.numel():
+                        return None
+                    continue
+                own = (
+                    weight.data_ptr(),
+                    state[GRAD_MEAN].data_ptr(),
+                    state[BATCHES].data_ptr(),
+                    state[MOMENTUM_BUFFER].data_ptr() if momentum else 0,
+                    state[TALLY].data_ptr(),
+                )
+                stride = row.stride
+                if (
+                    own != row.where
+                    or weight.stride() != stride
+                    or weight.shape != row.shape
+                    or weight.dtype is not _FLOAT
+                    or grad.dtype is not _FLOAT
+                    or grad.shape != row.shape
+                    or type(grad) not in _TYPES
+                    or grad.layout is not _STRIDED
+                ):
                     return None
-                row = self._rows.get(number)
-                seen = row is not None and row.stride == weight.stride()
-                if not seen and memory_layout(weight) is None:
-                    return None
-                if weight.numel():
-                    entries.append(_Entry(number, weight, grad, momentum))
-        return entries
+                if grad.stride() != stride or grad.is_neg():
+                    grad = torch.empty_like(weight).copy_(grad)
+                present.append(number)
+                where += (own[0], grad.data_ptr(), own[1], own[2], own[3], own[4])
+                weights.append(weight)
+                moved.append(state)
+                grads.append(grad)
+        return result
+
+    def _settle(
+        self,
+        groups: Sequence[dict[str, Any]],
+        states: MutableMapping[Tensor, dict[str, Tensor]],
+    ) -> bool:
+        """Check all layers, complete their states and note where they are.
+
+        Return whether they are for this step; if not, nothing has been changed.
+        """
+        members = [(group, weight) for group in groups for weight in group["params"]]
+        layers = [
+            (number, weight, bool(group["momentum"]))
+            for number, (group, weight) in enumerate(members)
+            if weight.grad is not None
+        ]
+        counters = counters_of(states, _CPU)
+        if not counters.step.is_cpu or not all(
+            _plain(weight) and _plain(weight.grad) and memory_layout(weight) is not None
+            for _, weight, _ in layers
+        ):
+            return False
+        for number, weight, momentum in layers:
+            if not weight.numel():
+                continue
+            state = states[weight]
+            complete_state(state, weight, counters, momentum)
+            names = (GRAD_MEAN, BATCHES, MOMENTUM_BUFFER, TALLY)
+            held = [state[n].data_ptr() if momentum or n != MOMENTUM_BUFFER else 0 for n in names]
+            self._rows[number] = _Row((weight.data_ptr(), *held), weight.shape, weight.stride())
+        self._facts = None
+        return True
 
     def _call(
         self,
