@@ -13,7 +13,7 @@ import torch
 
 import stochbatch
 
-NAMES = ("step", "iteration", "memory", "scaling", "build")
+NAMES = ("step", "iteration", "memory", "scaling", "compile")
 RESULTS = Path(__file__).parent / "results"
 
 

@@ -386,6 +386,7 @@ def test_a_step_never_waits_for_the_device(tensor_lr: bool, options: dict, devic
         backward(network, step)
         with host_reads_forbidden():
             optimizer.step()
+    assert optimizer.steps == 3
 
 
 def test_a_compiled_training_step_gives_the_same_weights() -> None:

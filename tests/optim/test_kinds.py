@@ -121,7 +121,8 @@ def test_groups_are_in_the_order_of_the_kinds_with_their_overrides() -> None:
 
 
 def test_groups_serve_other_optimizers_too() -> None:
-    torch.optim.SGD(param_groups(nn.Linear(2, 2)), lr=0.1)
+    optimizer = torch.optim.SGD(param_groups(nn.Linear(2, 2)), lr=0.1)
+    assert [group["kind"] for group in optimizer.param_groups] == ["linear", "bias"]
 
 
 def test_a_compiled_or_wrapped_model_has_the_same_kinds() -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from stochbatch import SBS, param_groups
-from stochbatch.optim import fusing, native
+from stochbatch.optim import building, fusing, native
 from tests.optim.networks import backward, same_state, same_weights, small_network, train
 
 SHAPES = [
@@ -251,9 +251,9 @@ def test_large_networks_are_fused_and_tiny_ones_are_not(monkeypatch) -> None:
 @pytest.fixture
 def no_library(monkeypatch, tmp_path: Path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    native._load.cache_clear()
+    building._load.cache_clear()
     yield tmp_path
-    native._load.cache_clear()
+    building._load.cache_clear()
 
 
 def large_optimizer(**options: object) -> SBS:
@@ -294,8 +294,8 @@ def test_a_cache_that_cannot_be_written(no_library, monkeypatch) -> None:
 
 
 def test_a_damaged_library_is_built_again(no_library) -> None:
-    built = native.build()
-    native._load.cache_clear()
+    built = building.build()
+    building._load.cache_clear()
     built.write_bytes(b"not a library")
     optimizer = large_optimizer(fused=True)
     optimizer.step()
@@ -307,14 +307,14 @@ def test_no_home_for_the_cache(no_library, monkeypatch) -> None:
     def homeless() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
-    monkeypatch.setattr(native, "cache_folder", homeless)
+    monkeypatch.setattr(building, "cache_folder", homeless)
     with pytest.warns(UserWarning, match="the cache cannot be written: Could not determine"):
         large_optimizer().step()
 
 
 def test_a_compiler_may_be_a_command_with_arguments(monkeypatch) -> None:
     monkeypatch.setenv("CXX", "ccache g++ -pipe")
-    assert native.compiler() == ["ccache", "g++", "-pipe"]
+    assert building.compiler() == ["ccache", "g++", "-pipe"]
 
 
 def test_the_warning_points_at_the_line_that_steps(no_library, monkeypatch) -> None:
@@ -325,9 +325,9 @@ def test_the_warning_points_at_the_line_that_steps(no_library, monkeypatch) -> N
 
 
 def test_a_built_library_is_built_once(no_library) -> None:
-    first = native.build()
+    first = building.build()
     before = first.stat().st_mtime_ns
-    assert native.build() == first
+    assert building.build() == first
     assert first.stat().st_mtime_ns == before
 
 
@@ -497,7 +497,9 @@ def test_a_refused_step_leaves_no_state_behind() -> None:
 
 
 def test_an_optimizer_without_parameters_steps() -> None:
-    SBS([{"params": []}]).step()
+    optimizer = SBS([{"params": []}])
+    optimizer.step()
+    assert optimizer.steps == 0
 
 
 def test_a_double_precision_model_does_not_ask_for_the_library(monkeypatch) -> None:

@@ -11,23 +11,25 @@ import torch
 from benchmarks.models import MODELS, with_gradients
 from benchmarks.result import Goal, Result
 from stochbatch import SBS
-from stochbatch.optim import native
+from stochbatch.optim import building
 
 
 def run(quick: bool) -> Result:
     """Build into an empty cache, look it up again, and count builds over a schedule."""
-    result = Result("build: the compiled step", ["what", "seconds or number"])
+    result = Result(
+        "compile: the native step, built with the C++ compiler", ["what", "seconds or number"]
+    )
     before = os.environ.get("XDG_CACHE_HOME")
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = folder
         try:
             start = time.perf_counter()
-            native.build()
+            building.build()
             cold = time.perf_counter() - start
             start = time.perf_counter()
-            native.build()
+            building.build()
             warm = time.perf_counter() - start
-            native._load.cache_clear()
+            building._load.cache_clear()
             for name in ("VGG11", "ResNet18"):
                 model = with_gradients(MODELS[name]())
                 optimizer = SBS(model.parameters(), torch.tensor(0.1), steps_per_epoch=5)
@@ -35,7 +37,7 @@ def run(quick: bool) -> Result:
                 for _ in range(20):
                     optimizer.step()
                     schedule.step()
-            builds = len(list(native.cache_folder().glob("*.so")))
+            builds = len(list(building.cache_folder().glob("*.so")))
         finally:
             if before is None:
                 del os.environ["XDG_CACHE_HOME"]

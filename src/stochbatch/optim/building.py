@@ -1,0 +1,133 @@
+"""The library of ``native.cpp``: built with a C++ compiler at first use, then cached."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch  # noqa: F401  brings its OpenMP library, which the compiled step then shares
+
+from stochbatch.optim.fusing import UnavailableError
+
+SOURCE = Path(__file__).with_name("native.cpp")
+FLAGS = (
+    "-O2",
+    "-march=native",
+    "-std=c++17",
+    "-fPIC",
+    "-shared",
+    "-fopenmp",
+    "-ffp-contract=off",  # fuse only where torch fuses
+    "-fno-math-errno",  # neither this
+    "-fno-trapping-math",  # nor this changes a value
+    "-fschedule-insns",  # keeps vectors that are written side by side, side by side
+    "-Wno-psabi",  # a remark about passing vectors between compilers: nothing here does
+)
+BUILD_SECONDS = 120
+
+
+def compiler() -> list[str]:
+    """Return the command of the C++ compiler: the one that CXX gives, or the usual one."""
+    return shlex.split(os.environ.get("CXX", "")) or ["g++"]
+
+
+def cache_folder() -> Path:
+    """Return where built libraries are kept."""
+    given = os.environ.get("XDG_CACHE_HOME")
+    return (Path(given) if given else Path.home() / ".cache") / "stochbatch"
+
+
+def _machine() -> bytes:
+    """Return what ``-march=native`` looks at: several machines may share one cache."""
+    try:
+        first = Path("/proc/cpuinfo").read_bytes().split(b"\n\n")[0]
+    except OSError:
+        return platform.processor().encode()
+    return b"".join(
+        line for line in first.splitlines() if line.startswith((b"flags", b"model", b"Features"))
+    )
+
+
+def build() -> Path:
+    """Return the built library: the cached one, if there is one for this machine."""
+    program, *arguments = compiler()
+    if shutil.which(program) is None:
+        raise UnavailableError(f"no C++ compiler: {program!r} is not on the PATH")
+    identity = hashlib.sha256(SOURCE.read_bytes())
+    asked = [program, *arguments, "--version"]
+    version = subprocess.run(asked, capture_output=True, check=False).stdout
+    flags = " ".join([*arguments, *FLAGS]).encode()
+    for part in (version, flags, _machine(), platform.platform().encode()):
+        identity.update(part)
+    try:
+        target = cache_folder() / f"native-{identity.hexdigest()[:24]}.so"
+        if target.exists():
+            return target
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # Built beside, then renamed: processes that build at once do each other no harm.
+        handle, partial = tempfile.mkstemp(suffix=".partial", dir=target.parent)
+        os.close(handle)
+    except (OSError, RuntimeError) as error:  # the latter where there is no home
+        raise UnavailableError(f"the cache cannot be written: {error}") from error
+    try:
+        subprocess.run(
+            [program, *arguments, *FLAGS, str(SOURCE), "-o", partial],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=BUILD_SECONDS,
+        )
+        os.replace(partial, target)
+    except subprocess.CalledProcessError as error:
+        complaint = next((line for line in error.stderr.splitlines() if "error" in line), "")
+        raise UnavailableError(f"{program} failed: {complaint or error}") from error
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UnavailableError(f"{program} failed: {error}") from error
+    finally:
+        Path(partial).unlink(missing_ok=True)
+    return target
+
+
+def _open() -> Any:
+    built = build()
+    try:
+        return ctypes.CDLL(str(built)).sbs_step
+    except (OSError, AttributeError):
+        built.unlink(missing_ok=True)  # damaged: build it once more
+    try:
+        return ctypes.CDLL(str(build())).sbs_step
+    except (OSError, AttributeError) as error:
+        raise UnavailableError(f"the built library does not load: {error}") from error
+
+
+@functools.cache
+def _load() -> Any:
+    try:
+        function = _open()
+    except UnavailableError as error:
+        return error
+    integer, pointer = ctypes.c_int64, ctypes.c_void_p
+    function.argtypes = [
+        *(integer, pointer, pointer, pointer),  # number of layers, Memory, Facts, Options
+        *(ctypes.c_uint64, pointer, pointer, integer),  # seed, step, skipped steps, period
+        *(ctypes.c_int, ctypes.c_int, pointer),  # skip_nonfinite, threads, scores
+    ]
+    function.restype = ctypes.c_int
+    return function
+
+
+def library() -> Any:
+    """Return the step's C function; raise ``UnavailableError`` if there is none. Tried once."""
+    found = _load()
+    if isinstance(found, UnavailableError):
+        raise found
+    return found
