@@ -31,15 +31,19 @@ def test_every_command_is_one_that_is_tested_here() -> None:
     assert set(COMMANDS) == known
 
 
-def test_make_demo_runs_the_example_tested_here() -> None:
+def last_command_of(target: str) -> str:
     plan = subprocess.run(
-        ["make", "--dry-run", "--always-make", "--no-print-directory", "demo"],
+        ["make", "--dry-run", "--always-make", "--no-print-directory", target],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=True,
     )
-    assert plan.stdout.splitlines()[-1].endswith("examples/digits.py")
+    return plan.stdout.splitlines()[-1]
+
+
+def test_make_demo_runs_the_example_tested_here() -> None:
+    assert last_command_of("demo").endswith("examples/digits.py")
     result = subprocess.run(
         [sys.executable, ROOT / "examples" / "digits.py", "--epochs", "2", "--seeds", "1"],
         capture_output=True,
@@ -52,14 +56,7 @@ def test_make_demo_runs_the_example_tested_here() -> None:
 
 
 def test_make_bench_runs_the_benchmarks_tested_here() -> None:
-    plan = subprocess.run(
-        ["make", "--dry-run", "--always-make", "--no-print-directory", "bench"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert plan.stdout.splitlines()[-1].endswith("python -m benchmarks")
+    assert last_command_of("bench").endswith("python -m benchmarks")
 
 
 @pytest.mark.slow

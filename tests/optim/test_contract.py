@@ -216,6 +216,21 @@ def test_odd_shapes(shape: tuple[int, ...], device: str) -> None:
     torch.testing.assert_close(odd.detach(), expected)
 
 
+@pytest.mark.parametrize(
+    "weight", [torch.zeros(40, 6)[:, ::2], torch.zeros(8, 1, 3, 3), torch.zeros(5, 4).t()]
+)
+def test_state_stays_where_it_is_from_step_to_step(weight: torch.Tensor) -> None:
+    parameter = nn.Parameter(weight)
+    optimizer = SBS([parameter], momentum=0.9)
+    addresses = set()
+    for _ in range(3):
+        parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        names = ("grad_mean", "batches", "momentum_buffer")
+        addresses.add(tuple(id(optimizer.state[parameter][name]) for name in names))
+    assert len(addresses) == 1
+
+
 def test_sparse_gradients_are_refused_and_nothing_is_changed() -> None:
     embedding = nn.Embedding(5, 3, sparse=True)
     other = nn.Parameter(torch.ones(3))

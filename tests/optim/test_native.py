@@ -228,8 +228,10 @@ def test_weights_replaced_between_steps_are_the_ones_that_move() -> None:
 def test_what_cannot_be_fused_is_refused_or_taken_eagerly(weight: torch.Tensor) -> None:
     parameter = nn.Parameter(weight)
     parameter.grad = torch.ones_like(parameter)
+    refusing = SBS([parameter], fused=True)
     with pytest.raises(RuntimeError, match="fused=True needs plain, dense float32 parameters"):
-        SBS([parameter], fused=True).step()
+        refusing.step()
+    assert not refusing.state
     optimizer = SBS([parameter, nn.Parameter(torch.ones(fusing.WORTH_BUILDING))], lr=0.5)
     optimizer.param_groups[0]["params"][1].grad = torch.ones(fusing.WORTH_BUILDING)
     optimizer.step()

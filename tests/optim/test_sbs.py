@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from benchmarks.memory import PeakMemory
 from torch import Tensor, nn
 
 from stochbatch import SBS, param_groups, uniform, update_probability
@@ -81,17 +82,17 @@ def test_every_way_to_draw_and_to_move_agrees_with_algorithm_2(
         pytest.skip("no double precision on mps")
     options = {"lr_scaling": scaling, **move, **probability}
     optimizer, reference = sbs_and_reference(device, **options)
-    run_side_by_side(optimizer, reference, steps=8, device=device)
+    assert_side_by_side(optimizer, reference, steps=8, device=device)
 
 
 @pytest.mark.parametrize("move", MOVES, ids=str)
 @pytest.mark.parametrize("rest", REST, ids=str)
 def test_every_other_option_agrees_with_algorithm_2(rest: dict, move: dict) -> None:
     optimizer, reference = sbs_and_reference(**rest, **move)
-    run_side_by_side(optimizer, reference, steps=8)
+    assert_side_by_side(optimizer, reference, steps=8)
 
 
-def run_side_by_side(
+def assert_side_by_side(
     optimizer: SBS, reference: ReferenceSBS, steps: int, device: str = "cpu"
 ) -> None:
     for step in range(steps):
@@ -104,6 +105,21 @@ def run_side_by_side(
             group["lr"] *= 0.9
         reference.lr *= 0.9
     assert optimizer.steps == steps
+
+
+def test_temporaries_of_many_small_layers_are_bounded() -> None:
+    """Small layers are copied to be moved together, but not all of them at once."""
+    peaks = []
+    for count in (20, 200):
+        weights = [nn.Parameter(torch.zeros(10_000)) for _ in range(count)]
+        optimizer = SBS(weights, fused=False)
+        for _ in range(2):
+            set_gradients(optimizer, [torch.ones_like(weight) for weight in weights])
+            with PeakMemory() as memory:
+                optimizer.step()
+        peaks.append(memory.peak)
+    assert peaks[1] < 1.5 * peaks[0]
+    assert peaks[1] < 8 << 20
 
 
 def test_new_epoch_forgets_averages_and_keeps_momentum() -> None:

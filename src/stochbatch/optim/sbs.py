@@ -208,7 +208,6 @@ class SBS(Optimizer):
                     self._end_epoch_of_others(taken.moved, torch.tensor(True))
                 return
         layers = self._layers()
-        self._refuse_if_told_to_fuse()
         if not layers:
             return
         counters = counters_of(self.state, layers[0].grad.device)
@@ -260,7 +259,7 @@ class SBS(Optimizer):
                 number += 1
 
     def _layers(self) -> list[Layer]:
-        """Return what moves in this step; nothing is changed if a gradient is unusable."""
+        """Return what moves in this step; nothing is changed if it must be refused."""
         ready = [entry for entry in self._parameters() if entry.tensor.grad is not None]
         for entry in ready:
             if entry.tensor.grad.layout != torch.strided:  # type: ignore[union-attr]
@@ -268,6 +267,7 @@ class SBS(Optimizer):
                     f"SBS needs dense gradients, parameter {entry.name} has a sparse one: "
                     "make its layer with sparse=False"
                 )
+        self._refuse_if_told_to_fuse()
         return [
             Layer(
                 entry.number,

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from stochbatch.optim.options import check_agreement, check_options
+from stochbatch.optim.pieces import memory_layout
 from stochbatch.optim.probability import compute_dtype
 
 GRAD_MEAN = "grad_mean"
@@ -72,10 +73,15 @@ def complete_state(
             continue
         wanted = torch.int32 if name == BATCHES else dtype
         fits = held.dtype == wanted and held.device == weight.device
-        if not fits or held.stride() != weight.stride():
+        if not fits or (held.stride() != weight.stride() and _laid_out_apart(held, weight)):
             state[name] = like(weight, held, wanted)
     if state[TALLY].device != weight.device:
         state[TALLY] = state[TALLY].to(weight.device)
+
+
+def _laid_out_apart(held: Tensor, weight: Tensor) -> bool:
+    # A weight that is a slice has a layout that no new tensor takes: its state stays as it is.
+    return memory_layout(weight) not in (None, memory_layout(held))
 
 
 def like(weight: Tensor, value: Tensor, dtype: torch.dtype) -> Tensor:
