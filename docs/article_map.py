@@ -27,7 +27,12 @@ class Entry(NamedTuple):
 MAP = [
     Entry("Eq. 1, 2", "the objective, a mean of losses over samples: the user's loss"),
     Entry("Eq. 3, 4", "gradient descent: `torch.optim.SGD`, or SBS at probability 1"),
-    Entry("Eq. 5 to 8", "alternating minimisation: not implemented yet"),
+    Entry(
+        "Eq. 5 to 8",
+        "alternating minimisation",
+        "alternating.py",
+        'move.mul_(member.group["lr"]).masked_fill_(heads == second, 0)',
+    ),
     Entry("Eq. 9", "a coin with probability p", "update.py", "uniforms < p"),
     Entry(
         "Eq. 10",
@@ -35,8 +40,8 @@ MAP = [
         "update.py",
         "_plus(weight, _only(drawn, scaled), rates.lr, -1)",
     ),
-    Entry("Eq. 11", "gradient over a stochastic batch", "reference.py", "age: self._gradient("),
-    Entry("Eq. 12", "the stochastic batch", "reference.py", "def _stochastic_batch("),
+    Entry("Eq. 11", "gradient over a stochastic batch", "exact.py", "age: self._gradient("),
+    Entry("Eq. 12", "the stochastic batch", "exact.py", "def _union("),
     Entry("Eq. 13", "rate times number of batches", "update.py", "scaled = mean * batches if rule"),
     Entry("Eq. 14", "cumulative moving average", "update.py", "mean = (grad - grad_mean)"),
     Entry("Eq. 15", "the move", "update.py", "return torch.add(value, other, alpha=sign * factor)"),
@@ -46,7 +51,7 @@ MAP = [
     Entry("Eq. 19", "score across layers", "probability.py", "def _cross_layer_scores("),
     Entry("Eq. 20", "global scheme: its shift", "probability.py", "layers.lambd * score"),
     Entry("Eq. 21", "both schemes together", "probability.py", "def probability("),
-    Entry("Algorithm 1", "exact form", "reference.py", "class ExactSBS("),
+    Entry("Algorithm 1", "exact form", "exact.py", "class ExactSBS("),
     Entry("Algorithm 2", "as printed, in scalar loops", "reference.py", "class ReferenceSBS:"),
     Entry("Algorithm 2", "its inner loop, for tensors", "update.py", "def update("),
     Entry("Algorithm 2", "start of an epoch", "sbs.py", "def new_epoch("),

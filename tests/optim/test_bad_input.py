@@ -1,4 +1,7 @@
-"""Invariant: wrong input is refused with what was given and what is allowed."""
+"""Invariant: wrong input is refused with what was given and what is allowed.
+
+For every optimizer of the table in ``cast.py``.
+"""
 
 import re
 
@@ -6,77 +9,63 @@ import pytest
 import torch
 from torch import nn
 
-from stochbatch import SBS
-
-NAN, INF = float("nan"), float("inf")
-
-WRONG_OPTIONS = [
-    ({"lr": -0.1}, ValueError, "lr must be 0 or more, got -0.1"),
-    ({"lr": NAN}, ValueError, "lr must be finite, got nan"),
-    ({"lr": "0.1"}, TypeError, "lr must be a number, got str: '0.1'"),
-    ({"lr": True}, TypeError, "lr must be a number, got bool: True"),
-    ({"lr": None}, TypeError, "lr must be a number, got NoneType: None"),
-    (
-        {"lr": torch.ones(2)},
-        ValueError,
-        "one floating-point number, got shape (2,) of torch.float32",
-    ),
-    ({"lr": torch.tensor(1)}, ValueError, "one floating-point number, got shape () of torch.int64"),
-    ({"lr": torch.tensor(-1.0)}, ValueError, "lr must be 0 or more, got -1.0"),
-    ({"alpha": INF}, ValueError, "alpha must be finite, got inf"),
-    ({"alpha": "a"}, TypeError, "alpha must be a number, got str: 'a'"),
-    ({"lambd": NAN}, ValueError, "lambd must be finite, got nan"),
-    ({"lambd": [1]}, TypeError, "lambd must be a number, got list: [1]"),
-    ({"probability": 0}, ValueError, "probability must be None or in (0, 1], got 0"),
-    ({"probability": 1.01}, ValueError, "probability must be None or in (0, 1], got 1.01"),
-    ({"probability": "half"}, TypeError, "probability must be a number, got str: 'half'"),
-    ({"cross_layer": "sum"}, ValueError, "one of ('total', 'mean', 'weighted'), got 'sum'"),
-    ({"lr_scaling": True}, ValueError, "lr_scaling must be one of ('none', 'linear'), got True"),
-    ({"momentum": 1.5}, ValueError, "momentum must be in [0, 1), got 1.5"),
-    ({"momentum": 1}, ValueError, "momentum must be in [0, 1), got 1"),
-    ({"momentum": -0.1}, ValueError, "momentum must be in [0, 1), got -0.1"),
-    ({"momentum": None}, TypeError, "momentum must be a number, got NoneType: None"),
-    ({"momentum_mode": "eager"}, ValueError, "one of ('lazy', 'push'), got 'eager'"),
-    ({"nesterov": True}, ValueError, "nesterov needs a momentum above 0, got momentum=0"),
-    ({"nesterov": 1}, TypeError, "nesterov must be True or False, got int: 1"),
-    ({"weight_decay": -1e-4}, ValueError, "weight_decay must be 0 or more, got -0.0001"),
-    ({"weight_decay": INF}, ValueError, "weight_decay must be finite, got inf"),
-    ({"maximize": "yes"}, TypeError, "maximize must be True or False, got str: 'yes'"),
-    ({"steps_per_epoch": 0}, ValueError, "steps_per_epoch must be None or 1 or more, got 0"),
-    ({"steps_per_epoch": 2.5}, TypeError, "steps_per_epoch must be None or an int, got float: 2.5"),
-    ({"seed": -1}, ValueError, "seed must be in [0, 2**64), got -1"),
-    ({"seed": 2**64}, ValueError, "seed must be in [0, 2**64), got 18446744073709551616"),
-    ({"seed": 0.5}, TypeError, "seed must be an int, got float: 0.5"),
-    ({"skip_nonfinite": None}, TypeError, "skip_nonfinite must be True or False, got NoneType"),
-    ({"fused": 1}, TypeError, "fused must be None, True or False, got int: 1"),
-]
+from stochbatch.optim import SBS, AccSGD, AlternatingSGD, EntropySGD, ExactSBS
+from tests.optim.cast import CAST
 
 
 def weight() -> nn.Parameter:
     return nn.Parameter(torch.ones(3))
 
 
-@pytest.mark.parametrize(("options", "error", "message"), WRONG_OPTIONS, ids=str)
-def test_options(options: dict, error: type, message: str) -> None:
-    with pytest.raises(error, match=re.escape(message)):
-        SBS([weight()], **options)
-    with pytest.raises(error, match=re.escape(message)):
-        SBS([{"params": [weight()], **options}])
+ROWS = {name: row for name, row in CAST.items() if not row.native}
+WRONG = [(name, *wrong) for name, row in ROWS.items() for wrong in row.wrong]
 
 
-@pytest.mark.parametrize(("options", "error", "message"), WRONG_OPTIONS, ids=str)
+@pytest.mark.parametrize(("name", "options", "error", "message"), WRONG, ids=str)
+def test_options(name: str, options: dict, error: type, message: str) -> None:
+    make = CAST[name].make
+    with pytest.raises(error, match=re.escape(message)):
+        make(None, [weight()], **options)
+    with pytest.raises(error, match=re.escape(message)):
+        make(None, [{"params": [weight()], **options}])
+
+
+@pytest.mark.parametrize(("name", "options", "error", "message"), WRONG, ids=str)
 def test_a_group_that_is_refused_leaves_the_optimizer_as_it_was(
-    options: dict, error: type, message: str
+    name: str, options: dict, error: type, message: str
 ) -> None:
-    optimizer = SBS([weight()])
+    optimizer = CAST[name].make(None, [weight()])
     with pytest.raises(error, match=re.escape(message)):
         optimizer.add_param_group({"params": [weight()], **options})
     assert len(optimizer.param_groups) == 1
 
 
-def test_every_option_is_tested() -> None:
-    tested = {name for options, _, _ in WRONG_OPTIONS for name in options}
-    assert tested == SBS([weight()]).defaults.keys()
+@pytest.mark.parametrize("name", ROWS)
+def test_every_option_is_tested(name: str) -> None:
+    tested = {option for options, _, _ in CAST[name].wrong for option in options}
+    assert tested == CAST[name].make(None, [weight()]).defaults.keys()
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_options_of_the_whole_step_must_agree(name: str) -> None:
+    row = CAST[name]
+    assert row.whole.keys() == set(row.kind.whole)
+    for option, value in row.whole.items():
+        groups = [{"params": [weight()]}, {"params": [weight()], option: value}]
+        with pytest.raises(ValueError, match=f"{option} must be the same in all parameter groups"):
+            row.make(None, groups)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_unknown_options_are_refused(name: str) -> None:
+    with pytest.raises(TypeError, match="dampening"):
+        CAST[name].make(None, [weight()], dampening=0.1)
+
+
+@pytest.mark.parametrize("kind", [SBS, AccSGD, AlternatingSGD, EntropySGD])
+def test_options_are_keyword_only(kind: type) -> None:
+    with pytest.raises(TypeError, match="positional"):
+        kind([weight()], 0.1, 0.2)
 
 
 TWICE = weight()
@@ -98,31 +87,46 @@ LINEAR = nn.Linear(2, 2)
         ([1.0, 2.0], TypeError, "optimizer can only optimize Tensors"),
         ([{"params": {TWICE}}], TypeError, "ordered collections"),
         ([torch.ones(2, requires_grad=True) * 2], ValueError, "non-leaf"),
-        ([{"params": [weight()], "kind": "convolution"}], ValueError, "got 'convolution'"),
     ],
     ids=str,
 )
-def test_parameters(params: object, error: type, message: str) -> None:
+@pytest.mark.parametrize("name", ROWS)
+def test_parameters(name: str, params: object, error: type, message: str) -> None:
     with pytest.raises(error, match=re.escape(message)):
-        SBS(params)
+        CAST[name].make(None, params)
 
 
-@pytest.mark.parametrize(
-    "option",
-    [{"seed": 1}, {"steps_per_epoch": 9}, {"skip_nonfinite": False}, {"fused": False}],
-    ids=str,
-)
-def test_options_of_the_whole_step_must_agree(option: dict) -> None:
-    (name,) = option
-    with pytest.raises(ValueError, match=f"{name} must be the same in all parameter groups"):
-        SBS([{"params": [weight()]}, {"params": [weight()], **option}])
+@pytest.mark.parametrize("name", ["SBS", "ExactSBS"])
+def test_kinds(name: str) -> None:
+    with pytest.raises(ValueError, match="got 'convolution'"):
+        CAST[name].make(None, [{"params": [weight()], "kind": "convolution"}])
 
 
-def test_unknown_options_are_refused() -> None:
-    with pytest.raises(TypeError, match="dampening"):
-        SBS([weight()], dampening=0.1)
+@pytest.mark.parametrize("given", [None, 3])
+def test_entropy_sgd_needs_a_closure(given: object) -> None:
+    parameter = weight()
+    optimizer = EntropySGD([parameter])
+    parameter.grad = torch.ones(3)
+    kind = type(given).__name__
+    message = f"EntropySGD.step needs a closure that clears the gradients.*got {kind}"
+    with pytest.raises(RuntimeError, match=message):
+        optimizer.step(given)
+    assert torch.equal(parameter, torch.ones(3))
+    assert optimizer.steps == 0
 
 
-def test_options_are_keyword_only() -> None:
-    with pytest.raises(TypeError, match="positional"):
-        SBS([weight()], 0.1, 0.2)
+def test_exact_sbs_needs_samples_and_a_gradient_that_fits() -> None:
+    parameter = weight()
+    with pytest.raises(TypeError, match="gradient must be a function, got Tensor"):
+        ExactSBS([parameter], torch.ones(3))
+    optimizer = ExactSBS([parameter], lambda samples: [torch.ones(2)])
+    for samples, error, message in (
+        ([], ValueError, "takes the sample indices of a batch, got none"),
+        ([0.5], TypeError, "sample indices must be whole numbers, got [0.5]"),
+        (lambda: 1.0, TypeError, "takes the sample indices of a batch, got a function"),
+        ([1], ValueError, "one tensor a parameter, of shapes [(3,)], got [(2,)]"),
+    ):
+        with pytest.raises(error, match=re.escape(message)):
+            optimizer.step(samples)
+    assert optimizer.steps == 0
+    assert torch.equal(parameter, torch.ones(3))

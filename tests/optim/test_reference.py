@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from stochbatch import SBS
-from stochbatch.optim.reference import ExactSBS
+from stochbatch.optim import ExactSBS
 
 SAMPLES, WIDTH = 24, 6
 BATCHES = [list(range(start, start + 4)) for start in range(0, SAMPLES, 4)]

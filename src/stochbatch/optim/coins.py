@@ -25,7 +25,7 @@ own, so a tensor may have up to 2**63 - 1 elements (torch's limit). Steps run to
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -124,6 +124,56 @@ def uniform(
         >>> stochbatch.uniform(0, 1, 0, (3,))
         tensor([0.4024, 0.1748, 0.1865])
     """
+    return _fill(seed, step, parameter_index, shape, dtype, device, _as_they_are)
+
+
+def normal(
+    seed: int,
+    step: int | Tensor,
+    parameter_index: int,
+    shape: Sequence[int],
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Return numbers of the standard normal distribution, one for each uniform.
+
+    The quantile of the uniform's cell midpoint: so no number is larger than 5.5. Arguments
+    are those of :func:`uniform`. Unlike uniforms, the last place of a number may differ
+    between devices and between dtypes, as a library's functions do.
+
+    Example:
+        >>> from stochbatch.optim.coins import normal
+        >>> normal(0, 0, 0, (3,))
+        tensor([-1.9146, -1.2072, -0.8116])
+    """
+    return _fill(seed, step, parameter_index, shape, dtype, device, _quantile)
+
+
+def _as_they_are(numbers: Tensor) -> Tensor:
+    return numbers
+
+
+def _quantile(numbers: Tensor) -> Tensor:
+    # 2 (u + half a cell) - 1 is exact in float32, and never -1 or 1.
+    return numbers.mul_(2).sub_(1 - 2.0**-UNIFORM_BITS).erfinv_().mul_(math.sqrt(2))
+
+
+CHUNK_BITS = 17
+"""On a CPU numbers are made in chunks of ``2**CHUNK_BITS``, which stay in its cache."""
+
+_CHUNK_BITS_ELSEWHERE = 26
+
+
+def _fill(
+    seed: int,
+    step: int | Tensor,
+    parameter_index: int,
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    device: torch.device | str | None,
+    transform: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """Return the transformed uniforms; ``transform`` may work in place."""
     check_seed(seed)
     if dtype not in (torch.float32, torch.float64):
         raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
@@ -136,14 +186,16 @@ def uniform(
         if step < 0:
             raise ValueError(f"step must be 0 or more, got {step}")
         step = torch.tensor(step, dtype=torch.int64, device=device)
-    index = torch.arange(math.prod(shape), dtype=torch.int64, device=device).reshape(tuple(shape))
-    low, block = _words(index)
-    if index.numel() <= 1 << BLOCK_BITS:
-        block = torch.zeros((), dtype=torch.int32, device=device)
+    result = torch.empty(math.prod(shape), dtype=dtype, device=device)
     parameter = torch.tensor(as_int32(parameter_index), dtype=torch.int32, device=device)
-    parameter = parameter.reshape((1,) * block.dim())
-    first, second = stream_keys(stream_roots(seed, parameter, block), step).unbind()
-    return uniform_at(low, first, second, dtype)
+    chunk = 1 << (CHUNK_BITS if result.device.type == "cpu" else _CHUNK_BITS_ELSEWHERE)
+    for start in range(0, result.numel(), chunk):
+        # A chunk lies within one block: blocks are whole numbers of chunks.
+        key = stream_keys(stream_roots(seed, parameter, start >> BLOCK_BITS), step)
+        piece = result[start : start + chunk]
+        low = torch.arange(piece.numel(), dtype=torch.int32, device=device).add_(as_int32(start))
+        piece.copy_(transform(uniform_at(low, key[0], key[1], dtype)))
+    return result.reshape(tuple(shape))
 
 
 def check_seed(seed: object) -> None:

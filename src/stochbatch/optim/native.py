@@ -19,12 +19,12 @@ from stochbatch.optim.fusing import UnavailableError, give_up, wanted
 from stochbatch.optim.kinds import KINDS, kind_by_shape
 from stochbatch.optim.pieces import memory_layout
 from stochbatch.optim.probability import CROSS_LAYER
+from stochbatch.optim.slots import STEP
 from stochbatch.optim.state import (
     BATCHES,
     GRAD_MEAN,
     MOMENTUM_BUFFER,
     SKIPPED_STEPS,
-    STEP,
     TALLY,
     Counters,
     complete_state,

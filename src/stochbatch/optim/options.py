@@ -15,43 +15,62 @@ from stochbatch.optim.kinds import check_kind
 from stochbatch.optim.probability import CROSS_LAYER
 from stochbatch.optim.update import LR_SCALING, MOMENTUM_MODE
 
-WHOLE_OPTIMIZER = ("seed", "steps_per_epoch", "skip_nonfinite", "fused")
-"""Options that decide a step as a whole and so must be the same in every group."""
-
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Raise ``TypeError`` or ``ValueError`` for the first option that is not allowed."""
+    """Raise ``TypeError`` or ``ValueError`` for the first option of SBS that is not allowed."""
     check_lr(options["lr"])
-    _check_real("alpha", options["alpha"])
-    _check_real("lambd", options["lambd"])
-    if options["probability"] is not None:
-        _check_real("probability", options["probability"])
-        if not 0 < options["probability"] <= 1:
-            raise ValueError(f"probability must be None or in (0, 1], got {options['probability']}")
-    _check_choice("cross_layer", options["cross_layer"], CROSS_LAYER)
-    _check_choice("lr_scaling", options["lr_scaling"], LR_SCALING)
-    _check_real("momentum", options["momentum"])
-    if not 0 <= options["momentum"] < 1:
-        raise ValueError(f"momentum must be in [0, 1), got {options['momentum']}")
-    _check_choice("momentum_mode", options["momentum_mode"], MOMENTUM_MODE)
+    check_scheme(options)
+    check_choice("lr_scaling", options["lr_scaling"], LR_SCALING)
+    check_momentum(options["momentum"])
+    check_choice("momentum_mode", options["momentum_mode"], MOMENTUM_MODE)
     for name in ("nesterov", "maximize", "skip_nonfinite"):
-        _check_bool(name, options[name])
+        check_bool(name, options[name])
     if options["nesterov"] and options["momentum"] == 0:
         raise ValueError("nesterov needs a momentum above 0, got momentum=0")
-    _check_real("weight_decay", options["weight_decay"])
-    if options["weight_decay"] < 0:
-        raise ValueError(f"weight_decay must be 0 or more, got {options['weight_decay']}")
+    check_not_negative("weight_decay", options["weight_decay"])
     _check_steps_per_epoch(options["steps_per_epoch"])
     check_seed(options["seed"])
     if options["fused"] is not None:
-        _check_bool("fused", options["fused"], "None, True or False")
+        check_bool("fused", options["fused"], "None, True or False")
+
+
+def check_scheme(options: Mapping[str, Any]) -> None:
+    """Raise unless the options that make an update probability are allowed."""
+    check_real("alpha", options["alpha"])
+    check_real("lambd", options["lambd"])
+    if options["probability"] is not None:
+        check_real("probability", options["probability"])
+        if not 0 < options["probability"] <= 1:
+            raise ValueError(f"probability must be None or in (0, 1], got {options['probability']}")
+    check_choice("cross_layer", options["cross_layer"], CROSS_LAYER)
     if "kind" in options:
         check_kind(options["kind"])
 
 
-def check_agreement(groups: Sequence[Mapping[str, Any]]) -> None:
-    """Raise unless the options that decide a step as a whole agree in all groups."""
-    for name in WHOLE_OPTIMIZER:
+def check_momentum(momentum: float) -> None:
+    """Raise unless ``momentum`` is a number in [0, 1)."""
+    check_real("momentum", momentum)
+    if not 0 <= momentum < 1:
+        raise ValueError(f"momentum must be in [0, 1), got {momentum}")
+
+
+def check_not_negative(name: str, value: float) -> None:
+    """Raise unless ``value`` is a number of 0 or more."""
+    check_real(name, value)
+    if value < 0:
+        raise ValueError(f"{name} must be 0 or more, got {value}")
+
+
+def check_positive(name: str, value: float) -> None:
+    """Raise unless ``value`` is a number above 0."""
+    check_real(name, value)
+    if value <= 0:
+        raise ValueError(f"{name} must be above 0, got {value}")
+
+
+def check_agreement(groups: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
+    """Raise unless the options ``names``, which decide a step as a whole, agree in all groups."""
+    for name in names:
         given = [group[name] for group in groups]
         if any(value != given[0] for value in given):
             raise ValueError(f"{name} must be the same in all parameter groups, got {given}")
@@ -66,24 +85,33 @@ def check_lr(lr: object) -> None:
                 f"got shape {tuple(lr.shape)} of {lr.dtype}"
             )
         lr = float(lr)
-    _check_real("lr", lr)
-    if lr < 0:  # type: ignore[operator]
-        raise ValueError(f"lr must be 0 or more, got {lr}")
+    check_not_negative("lr", lr)  # type: ignore[arg-type]
 
 
-def _check_real(name: str, value: object) -> None:
+def check_count(name: str, value: object) -> None:
+    """Raise unless ``value`` is an int of 1 or more."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int, got {type(value).__name__}: {value!r}")
+    if value < 1:
+        raise ValueError(f"{name} must be 1 or more, got {value}")
+
+
+def check_real(name: str, value: object) -> None:
+    """Raise unless ``value`` is a finite number."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, got {type(value).__name__}: {value!r}")
     if not math.isfinite(value):
         raise ValueError(f"{name} must be finite, got {value}")
 
 
-def _check_bool(name: str, value: object, allowed: str = "True or False") -> None:
+def check_bool(name: str, value: object, allowed: str = "True or False") -> None:
+    """Raise unless ``value`` is a bool."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be {allowed}, got {type(value).__name__}: {value!r}")
 
 
-def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
+def check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    """Raise unless ``value`` is one of ``allowed``."""
     if value not in allowed:
         raise ValueError(f"{name} must be one of {allowed}, got {value!r}")
 
@@ -109,13 +137,13 @@ def check_parameters(params: object) -> None:
         )
 
 
-def check_members(params: Sequence[object]) -> None:
+def check_members(params: Sequence[object], owner: str) -> None:
     """Raise if a parameter, named or not, is listed twice in one group, or is sharded."""
     seen: set[int] = set()
     for entry in params:
         tensor = entry[1] if isinstance(entry, tuple) and len(entry) == 2 else entry
         if hasattr(tensor, "device_mesh"):
-            raise TypeError("SBS cannot move sharded parameters (DTensor) yet")
+            raise TypeError(f"{owner} cannot move sharded parameters (DTensor) yet")
         if id(tensor) in seen:
             raise ValueError(f"a parameter is listed twice in one group: {entry!r:.60}")
         seen.add(id(tensor))

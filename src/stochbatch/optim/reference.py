@@ -1,25 +1,17 @@
-"""The article's algorithms as printed: slow, short, and what the fast code is tested against.
+"""The article's Algorithm 2 as printed: slow, short, and what the fast code is tested against.
 
 ``ReferenceSBS`` is Algorithm 2 (and the open points that ``SBS`` has as options) in
-scalar loops over Python floats. ``ExactSBS`` is Algorithm 1, which keeps the set of
-samples of every scalar and evaluates its gradient at the present weights.
+scalar loops over Python floats. (Algorithm 1 is ``ExactSBS``, in ``exact.py``.)
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from itertools import chain
-from typing import Any
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor
-from torch.optim.optimizer import Optimizer, ParamsT
 
-from stochbatch.optim.coins import check_seed, uniform
-from stochbatch.optim.kinds import kind_by_shape
-from stochbatch.optim.options import check_lr
-from stochbatch.optim.probability import update_probability
+from stochbatch.optim.coins import uniform
 
 Vector = list[float]
 
@@ -159,111 +151,3 @@ class ReferenceSBS:
         self.weights[layer][j] = w
         self.grad_mean[layer][j] = (1 - chi) * mean
         self.batches[layer][j] = (1 - chi) * (k + 1) + chi
-
-
-class ExactSBS(Optimizer):
-    """Algorithm 1: every scalar moves on the gradient of its own set of samples.
-
-    A scalar's set is the union of the universal batches since it last moved, so there are
-    as many different sets as there are ages: a step asks for one gradient an age among the
-    scalars that were drawn. For small models and for checking Algorithm 2.
-
-    Args:
-        params: parameters, as for ``torch.optim.SGD``; a group may have a ``kind``.
-        gradient: a function that takes sample indices and returns the gradient of their
-            mean loss at the present weights, one tensor a parameter, in order.
-        lr: learning rate.
-        alpha, lambd, cross_layer, probability, seed: as for :class:`stochbatch.SBS`.
-
-    Example:
-        >>> import torch
-        >>> from stochbatch.optim.reference import ExactSBS
-        >>> targets = torch.tensor([1.0, 3.0])
-        >>> w = torch.nn.Parameter(torch.zeros(1))
-        >>> def gradient(samples):
-        ...     return [w.detach() - targets[samples].mean()]
-        >>> optimizer = ExactSBS([w], gradient, lr=0.5, probability=1.0)
-        >>> optimizer.step([0, 1])
-        >>> w.item()
-        1.0
-
-    Reference: Nakamura, Soatto, Hong 2020, Algorithm 1.
-    """
-
-    def __init__(
-        self,
-        params: ParamsT,
-        gradient: Callable[[list[int]], Sequence[Tensor]],
-        lr: float | Tensor = 0.1,
-        *,
-        alpha: float = 0.1,
-        lambd: float = -4.0,
-        probability: float | None = None,
-        cross_layer: str = "total",
-        seed: int = 0,
-    ) -> None:
-        check_lr(lr)
-        check_seed(seed)
-        self.gradient = gradient
-        self.steps = 0
-        self.universal_batches: list[list[int]] = []
-        self.adaptive: dict[str, Any] = {
-            "alpha": alpha,
-            "lambd": lambd,
-            "cross_layer": cross_layer,
-        }
-        self.probability = probability
-        self.seed = seed
-        super().__init__(params, {"lr": lr})
-
-    def new_epoch(self) -> None:
-        """Empty the stochastic batches of all scalars."""
-        self.universal_batches = []
-        for state in self.state.values():
-            state["batches"].zero_()
-
-    def _stochastic_batch(self, age: int) -> list[int]:
-        """Return the union of the last ``age`` universal batches."""
-        return sorted(set(chain.from_iterable(self.universal_batches[-age:])))
-
-    @torch.no_grad()
-    def step(self, samples: Sequence[int]) -> None:  # type: ignore[override]
-        """Take the universal batch with these sample indices."""
-        members = [(group, p) for group in self.param_groups for p in group["params"]]
-        self.universal_batches.append(list(samples))
-        ages = []
-        for _, parameter in members:
-            state = self.state[parameter]
-            state.setdefault("batches", torch.zeros_like(parameter, dtype=torch.int64)).add_(1)
-            ages.append(state["batches"])
-        drawn = self._draw(samples)
-        moving = [age[chi].tolist() for chi, age in zip(drawn, ages, strict=True)]
-        # Every gradient is taken at the same weights, before any of them moves.
-        gradients = {
-            age: self._gradient(self._stochastic_batch(age))
-            for age in sorted(set(chain.from_iterable(moving)))
-        }
-        for layer, (group, parameter) in enumerate(members):
-            for age, gradient in gradients.items():
-                chi = drawn[layer] & (ages[layer] == age)
-                parameter -= torch.where(chi, group["lr"] * gradient[layer], 0.0)
-            ages[layer].masked_fill_(drawn[layer], 0)
-        self.steps += 1
-
-    def _gradient(self, samples: list[int]) -> Sequence[Tensor]:
-        with torch.enable_grad():
-            return self.gradient(samples)
-
-    def _draw(self, samples: Sequence[int]) -> list[Tensor]:
-        """Return chi for every scalar; the current universal batch makes the statistics."""
-        members = [(group, p) for group in self.param_groups for p in group["params"]]
-        kinds = [group.get("kind") or kind_by_shape(p) for group, p in members]
-        coins = [
-            uniform(self.seed, self.steps, layer, p.shape, torch.float64, p.device)
-            for layer, (_, p) in enumerate(members)
-        ]
-        if self.probability is not None:
-            return [u < self.probability for u in coins]
-        current = self._gradient(list(samples))
-        chances = update_probability(current, kinds, **self.adaptive)
-        return [u < p for u, p in zip(coins, chances, strict=True)]

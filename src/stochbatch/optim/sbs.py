@@ -2,53 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, overload
+from collections.abc import Callable
+from typing import Any, overload
 
 import torch
 from torch import Tensor
 from torch._compile import _disable_dynamo
-from torch.optim.optimizer import Optimizer, ParamsT, StateDict
+from torch.optim.optimizer import ParamsT
 
 from stochbatch.optim import compiled
+from stochbatch.optim.checked import CheckedOptimizer, call_closure
 from stochbatch.optim.eager import take_step
 from stochbatch.optim.fusing import UnavailableError, give_up, wanted
-from stochbatch.optim.kinds import kind_by_shape
 from stochbatch.optim.native import NativeStep
-from stochbatch.optim.options import (
-    check_agreement,
-    check_members,
-    check_options,
-    check_parameters,
-)
+from stochbatch.optim.options import check_options
 from stochbatch.optim.probability import CrossLayer
 from stochbatch.optim.report import LayerReport, LayerRow
 from stochbatch.optim.roster import Layer, Roster, call_roster
+from stochbatch.optim.slots import real_view
 from stochbatch.optim.state import (
     BATCHES,
     GRAD_MEAN,
     SKIPPED_STEPS,
-    STEP,
+    SLOTS,
     TALLY,
-    check_state_dict,
     complete_state,
     counters_of,
-    exact_state,
-    real_view,
-    share_counters,
 )
 from stochbatch.optim.update import LrScaling, MomentumMode
 
 
-class _Parameter(NamedTuple):
-    number: int
-    name: str
-    kind: str
-    tensor: Tensor
-    group: dict[str, Any]
-
-
-class SBS(Optimizer):
+class SBS(CheckedOptimizer):
     r"""Stochastic batch size: every scalar moves at random, on the batches since it last moved.
 
     At each step, for each scalar :math:`j` of a layer :math:`l` (a parameter tensor),
@@ -109,6 +93,10 @@ class SBS(Optimizer):
     in deep network optimization", 2020, Algorithm 2.
     """
 
+    slots = SLOTS
+    whole = ("seed", "steps_per_epoch", "skip_nonfinite", "fused")
+    _check_options = staticmethod(check_options)
+
     def __init__(
         self,
         params: ParamsT,
@@ -146,8 +134,6 @@ class SBS(Optimizer):
             "skip_nonfinite": skip_nonfinite,
             "fused": fused,
         }
-        check_parameters(params)
-        check_options(defaults)
         self._forget_what_can_be_found_again()
         super().__init__(params, defaults)
 
@@ -158,28 +144,12 @@ class SBS(Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters, as ``torch.optim.Optimizer.add_param_group`` does."""
-        if not isinstance(param_group, dict) or "params" not in param_group:
-            given = f"{param_group!r:.60}"
-            raise TypeError(f"a parameter group must be a dict with 'params', got {given}")
-        check_parameters(param_group["params"])
-        params = param_group["params"]
-        if isinstance(params, Tensor):
-            check_members([params])
-        elif isinstance(params, Iterable) and not isinstance(params, set):
-            param_group = {**param_group, "params": list(params)}
-            check_members(param_group["params"])
-        options = {**self.defaults, **param_group}
-        check_options(options)
-        check_agreement([*self.param_groups, options])
         super().add_param_group(param_group)
         self._forget_what_can_be_found_again()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._forget_what_can_be_found_again()
-        for group in self.param_groups:
-            for name, value in self.defaults.items():
-                group.setdefault(name, value)
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -193,10 +163,7 @@ class SBS(Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Take one step; ``closure``, if given, recomputes the loss, which is returned."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = call_closure(closure)
         self._advance()
         return loss
 
@@ -249,24 +216,9 @@ class SBS(Optimizer):
                 state[GRAD_MEAN].masked_fill_(over.to(state[GRAD_MEAN].device), 0)
                 state[BATCHES].masked_fill_(over.to(state[BATCHES].device), 1)
 
-    def _parameters(self) -> Iterator[_Parameter]:
-        number = 0
-        for group in self.param_groups:
-            names = group.get("param_names") or range(number, number + len(group["params"]))
-            for name, tensor in zip(names, group["params"], strict=True):
-                kind = group.get("kind") or kind_by_shape(tensor)
-                yield _Parameter(number, str(name), kind, tensor, group)
-                number += 1
-
     def _layers(self) -> list[Layer]:
         """Return what moves in this step; nothing is changed if it must be refused."""
-        ready = [entry for entry in self._parameters() if entry.tensor.grad is not None]
-        for entry in ready:
-            if entry.tensor.grad.layout != torch.strided:  # type: ignore[union-attr]
-                raise RuntimeError(
-                    f"SBS needs dense gradients, parameter {entry.name} has a sparse one: "
-                    "make its layer with sparse=False"
-                )
+        ready = self._ready()
         self._refuse_if_told_to_fuse()
         return [
             Layer(
@@ -280,11 +232,6 @@ class SBS(Optimizer):
             for entry in ready
             if entry.tensor.numel()
         ]
-
-    @property
-    def steps(self) -> int:
-        """Number of steps that counted; the next step's number (waits for the device)."""
-        return self._read_counter(STEP)
 
     @property
     def skipped_steps(self) -> int:
@@ -314,7 +261,7 @@ class SBS(Optimizer):
             bias    bias       2         0.25     1.00
         """
         rows = []
-        for entry in self._parameters():
+        for entry in self._members():
             steps, chance, batches = 0.0, float("nan"), float("nan")
             tally = self.state.get(entry.tensor, {}).get(TALLY)
             if tally is not None:
@@ -325,35 +272,3 @@ class SBS(Optimizer):
             size = real_view(entry.tensor).numel()
             rows.append(LayerRow(entry.name, entry.kind, size, chance, batches))
         return LayerReport(rows)
-
-    def load_state_dict(self, state_dict: StateDict) -> None:
-        """Load what :meth:`state_dict` returned, exactly, in the dtypes it was saved in."""
-        if not isinstance(state_dict, dict):
-            raise TypeError(f"state_dict must be a dict, got {type(state_dict).__name__}")
-        saved: list[StateDict] = []
-
-        # Torch casts floating-point and integer state to the parameter's dtype. So the
-        # dict is kept as the last pre-hook leaves it, and put in place exactly before
-        # the first post-hook runs.
-        def keep(_: Optimizer, final: StateDict) -> None:
-            check_state_dict(final, self.param_groups, self.defaults)
-            saved.append(final)
-
-        def restore(_: Optimizer) -> None:
-            self.state.update(exact_state(saved[0], self.param_groups))
-            share_counters(self.state)
-
-        before = self.register_load_state_dict_pre_hook(keep)
-        after = self.register_load_state_dict_post_hook(restore, prepend=True)
-        try:
-            super().load_state_dict(state_dict)
-        finally:
-            before.remove()
-            after.remove()
-
-    def _read_counter(self, name: str) -> int:
-        return next((int(state[name]) for state in self._filled()), 0)
-
-    def _filled(self) -> list[dict[str, Tensor]]:
-        # Asking for the state of a parameter that has none leaves an empty entry behind.
-        return [state for state in self.state.values() if state]

@@ -1,0 +1,185 @@
+"""What all optimizers here share: options, groups and state are checked, and loaded exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import Optimizer, ParamsT, StateDict
+
+from stochbatch.optim.kinds import kind_by_shape
+from stochbatch.optim.options import check_agreement, check_members, check_parameters
+from stochbatch.optim.slots import (
+    STEP,
+    Slots,
+    check_groups,
+    check_state,
+    exact_state,
+    real_view,
+    share,
+)
+
+
+class Member(NamedTuple):
+    """A parameter of an optimizer."""
+
+    number: int
+    """Position over all groups, in their order."""
+    name: str
+    kind: str
+    tensor: Tensor
+    group: dict[str, Any]
+
+
+class CheckedOptimizer(Optimizer):
+    """An optimizer that refuses wrong input before it changes anything, and loads exactly.
+
+    A subclass says what its options may be (:meth:`_check_options`) and what it keeps for
+    each parameter (``slots``).
+    """
+
+    slots: ClassVar[Slots] = {}
+    """The state of a parameter."""
+
+    whole: ClassVar[tuple[str, ...]] = ()
+    """Options that decide a step as a whole and so must be the same in every group."""
+
+    def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
+        check_parameters(params)
+        self._check_options(defaults)
+        super().__init__(params, defaults)
+
+    @staticmethod
+    def _check_options(options: Mapping[str, Any]) -> None:
+        """Raise ``TypeError`` or ``ValueError`` for the first option that is not allowed."""
+        raise NotImplementedError
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters, as ``torch.optim.Optimizer.add_param_group`` does."""
+        if not isinstance(param_group, dict) or "params" not in param_group:
+            given = f"{param_group!r:.60}"
+            raise TypeError(f"a parameter group must be a dict with 'params', got {given}")
+        check_parameters(param_group["params"])
+        params = param_group["params"]
+        owner = type(self).__name__
+        if isinstance(params, Tensor):
+            check_members([params], owner)
+        elif isinstance(params, Iterable) and not isinstance(params, set):
+            param_group = {**param_group, "params": list(params)}
+            check_members(param_group["params"], owner)
+        options = {**self.defaults, **param_group}
+        self._check_options(options)
+        check_agreement([*self.param_groups, options], self.whole)
+        super().add_param_group(param_group)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for group in self.param_groups:
+            for name, value in self.defaults.items():
+                group.setdefault(name, value)
+
+    def load_state_dict(self, state_dict: StateDict) -> None:
+        """Load what :meth:`state_dict` returned, exactly, in the dtypes it was saved in."""
+        if not isinstance(state_dict, dict):
+            raise TypeError(f"state_dict must be a dict, got {type(state_dict).__name__}")
+        saved: list[StateDict] = []
+
+        # Torch casts floating-point and integer state to the parameter's dtype. So the
+        # dict is kept as the last pre-hook leaves it, and put in place exactly before
+        # the first post-hook runs.
+        def keep(_: Optimizer, final: StateDict) -> None:
+            self._check_state_dict(final)
+            saved.append(final)
+
+        def restore(_: Optimizer) -> None:
+            self.state.update(exact_state(saved[0], self.param_groups, self.slots))
+            share(self.state, self.slots)
+
+        before = self.register_load_state_dict_pre_hook(keep)
+        after = self.register_load_state_dict_post_hook(restore, prepend=True)
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            before.remove()
+            after.remove()
+
+    def _check_state_dict(self, state_dict: StateDict) -> None:
+        owner = type(self).__name__
+        groups = check_groups(state_dict, self.param_groups, self.defaults, owner)
+        for group in groups:
+            self._check_options(group)
+        check_agreement(groups, self.whole)
+        check_state(state_dict, self.param_groups, self.slots, owner)
+
+    @property
+    def steps(self) -> int:
+        """Number of steps that counted; the next step's number (may wait for the device)."""
+        return self._read_counter(STEP)
+
+    def _read_counter(self, name: str) -> int:
+        counter = self._shared(name)
+        return 0 if counter is None else int(counter)
+
+    def _counter(self) -> Tensor:
+        """Return the number of steps on the host, to be counted on when a step is sure."""
+        counter = self._shared(STEP)
+        return torch.zeros((), dtype=torch.int64) if counter is None else counter
+
+    def _members(self) -> Iterator[Member]:
+        number = 0
+        for group in self.param_groups:
+            names = group.get("param_names") or range(number, number + len(group["params"]))
+            for name, tensor in zip(names, group["params"], strict=True):
+                kind = group.get("kind") or kind_by_shape(tensor)
+                yield Member(number, str(name), kind, tensor, group)
+                number += 1
+
+    def _ready(self) -> list[Member]:
+        """Return the parameters that have a gradient; a sparse one is refused."""
+        ready = [member for member in self._members() if member.tensor.grad is not None]
+        for member in ready:
+            if member.tensor.grad.layout != torch.strided:  # type: ignore[union-attr]
+                raise RuntimeError(
+                    f"{type(self).__name__} needs dense gradients, parameter {member.name} "
+                    "has a sparse one: make its layer with sparse=False"
+                )
+        return ready
+
+    @staticmethod
+    def _is_dummy(ready: list[Member]) -> bool:
+        """Whether all rates and all gradients are zero.
+
+        ``torch.distributed.checkpoint`` takes such a step to make an optimizer allocate its
+        state: nothing else may come of it.
+        """
+        for member in ready:
+            lr = member.group["lr"]
+            if isinstance(lr, Tensor) and lr.device.type != "cpu":
+                return False  # to know it would be to wait for the device
+            if lr != 0:
+                return False
+        return not any(bool(member.tensor.grad.any()) for member in ready)  # type: ignore[union-attr]
+
+    def _filled(self) -> list[dict[str, Tensor]]:
+        # Asking for the state of a parameter that has none leaves an empty entry behind.
+        return [state for state in self.state.values() if state]
+
+    def _shared(self, name: str) -> Tensor | None:
+        """Return the tensor that all parameters hold under ``name``, if any has state yet."""
+        return next((state[name] for state in self._filled()), None)
+
+
+def weight_and_grad(tensor: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the real views of a parameter and of its gradient."""
+    assert tensor.grad is not None, "only parameters with a gradient are asked for it"
+    return real_view(tensor), real_view(tensor.grad)
+
+
+def call_closure(closure: Callable[[], float] | None) -> float | None:
+    """Return the closure's loss, computed with gradients on; None without a closure."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()

@@ -1,0 +1,256 @@
+"""``EntropySGD``: descent on the local entropy of the loss, a baseline of the article."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch._compile import _disable_dynamo
+from torch.optim.optimizer import ParamsT
+
+from stochbatch.optim.checked import CheckedOptimizer, Member, call_closure, weight_and_grad
+from stochbatch.optim.coins import check_seed, normal
+from stochbatch.optim.options import (
+    check_bool,
+    check_count,
+    check_lr,
+    check_momentum,
+    check_not_negative,
+    check_positive,
+    check_real,
+)
+from stochbatch.optim.probability import compute_dtype
+from stochbatch.optim.slots import COUNTER, STEP, Slot, Slots, real_view
+
+MOMENTUM_BUFFER = "momentum_buffer"
+
+
+class EntropySGD(CheckedOptimizer):
+    r"""Entropy-SGD: a few noisy inner steps find where the valley lies, one outer step goes there.
+
+    An outer step starts from :math:`x`, with :math:`w = \mu = x`, and evaluates the closure
+    :math:`L` times. With :math:`\gamma = \gamma_0 (1 + \text{scoping})^t` in outer step
+    :math:`t = 0, 1, \ldots`, each evaluation is followed by
+
+    .. math::
+        d &= g(w) + \text{weight decay} \cdot w + \gamma (w - x)
+            + \text{noise} / \sqrt{\eta' / 2} \; \mathcal{N}(0, 1) \\
+        w &\leftarrow w - \eta' d \\
+        \mu &\leftarrow \beta \mu + (1 - \beta) w
+
+    and the outer step is
+
+    .. math::
+        x \leftarrow x - \eta ((x - \mu) + \text{weight decay} \cdot x)
+
+    With ``momentum``, gradients pass through a buffer, in the inner steps one that starts at 0
+    in every outer step, in the outer step one that persists. The noise is a function of
+    (seed, evaluation, parameter, element), as the coins of :class:`stochbatch.SBS` are.
+
+    Batch-norm statistics belong to the inner points: re-estimate them at :math:`x` before an
+    evaluation (:func:`stochbatch.nets.resample_batch_norm`).
+
+    Args:
+        params: parameters, named parameters or groups, as for ``torch.optim.SGD``.
+        lr: outer learning rate :math:`\eta`, a float or a tensor.
+        L*: evaluations of the closure in an outer step.
+        gamma0: strength of the pull back to :math:`x` in the first outer step.
+        scoping: growth of that strength from one outer step to the next.
+        noise: size of the Langevin noise.
+        inner_lr: inner learning rate :math:`\eta'`.
+        beta: weight of the past in the average :math:`\mu`, in [0, 1).
+        momentum: momentum factor of inner and outer steps, in [0, 1).
+        nesterov: Nesterov momentum.
+        weight_decay: L2 penalty.
+        seed*: seed of the noise, in [0, 2**64).
+
+    Options marked * must be the same in all groups.
+
+    Example:
+        >>> import torch
+        >>> from stochbatch.optim import EntropySGD
+        >>> weight = torch.nn.Parameter(torch.ones(2))
+        >>> optimizer = EntropySGD([weight], lr=1.0, noise=0)
+        >>> def closure():  # draws a new batch at each call
+        ...     optimizer.zero_grad()
+        ...     loss = weight.square().sum()
+        ...     loss.backward()
+        ...     return loss
+        >>> loss = optimizer.step(closure)
+        >>> weight.detach()
+        tensor([0.6006, 0.6006])
+
+    Reference: Chaudhari and others, "Entropy-SGD: biasing gradient descent into wide valleys",
+    2017.
+    """
+
+    slots: ClassVar[Slots] = {STEP: COUNTER, MOMENTUM_BUFFER: Slot(always=False)}
+    whole = ("L", "seed")
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 0.1,
+        *,
+        L: int = 5,  # noqa: N803 (the article's letter)
+        gamma0: float = 0.03,
+        scoping: float = 1e-3,
+        noise: float = 1e-4,
+        inner_lr: float = 0.1,
+        beta: float = 0.75,
+        momentum: float = 0.0,
+        nesterov: bool = True,
+        weight_decay: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "L": L,
+            "gamma0": gamma0,
+            "scoping": scoping,
+            "noise": noise,
+            "inner_lr": inner_lr,
+            "beta": beta,
+            "momentum": momentum,
+            "nesterov": nesterov,
+            "weight_decay": weight_decay,
+            "seed": seed,
+        }
+        super().__init__(params, defaults)
+
+    @staticmethod
+    def _check_options(options: Mapping[str, Any]) -> None:
+        check_lr(options["lr"])
+        check_count("L", options["L"])
+        for name in ("gamma0", "scoping", "noise", "weight_decay"):
+            check_not_negative(name, options[name])
+        check_positive("inner_lr", options["inner_lr"])
+        check_real("beta", options["beta"])
+        if not 0 <= options["beta"] < 1:
+            raise ValueError(f"beta must be in [0, 1), got {options['beta']}")
+        check_momentum(options["momentum"])
+        check_bool("nesterov", options["nesterov"])
+        check_seed(options["seed"])
+
+    @_disable_dynamo
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Take one outer step; ``closure`` must draw a new batch at each of its L calls.
+
+        The closure clears the gradients, computes the loss of a new batch, calls
+        ``backward`` on it and returns it. Returns the mean of its losses. If it raises, the
+        weights are put back where they were. (Without a closure, zero gradients at zero
+        rates are taken for a checkpoint library's way to have the state made.)
+        """
+        if closure is None and self._allocates_for_a_checkpoint():
+            return None
+        if not callable(closure):
+            raise RuntimeError(
+                "EntropySGD.step needs a closure that clears the gradients, computes the loss of "
+                f"a new batch, calls backward and returns the loss; got {type(closure).__name__}"
+            )
+        counter = self._counter()
+        count = self.param_groups[0]["L"]
+        walkers: dict[Tensor, _Walker] = {}
+        losses = []
+        with _put_back_on_error(walkers):
+            for evaluation in range(count):
+                loss: Any = call_closure(closure)
+                losses.append(loss.detach() if isinstance(loss, Tensor) else loss)
+                number = counter * count + evaluation
+                for member in self._ready():
+                    if member.tensor not in walkers and member.tensor.numel():
+                        walkers[member.tensor] = _Walker(member, int(counter))
+                    if member.tensor in walkers:
+                        walkers[member.tensor].inner_step(number)
+        for tensor, walker in walkers.items():
+            state = self.state[tensor]
+            state.setdefault(STEP, counter)
+            walker.outer_step(state)
+        if walkers:
+            counter.add_(1)
+        return None if losses[0] is None else sum(losses) / count
+
+    def _allocates_for_a_checkpoint(self) -> bool:
+        """Make the state of all parameters, if this is only a checkpoint library's dummy step."""
+        ready = self._ready()
+        if not ready or not self._is_dummy(ready):
+            return False
+        counter = self._counter()
+        for member in ready:
+            state = self.state[member.tensor]
+            state.setdefault(STEP, counter)
+            if member.group["momentum"]:
+                _momentum_buffer(state, member.tensor)
+        return True
+
+
+def _momentum_buffer(state: dict[str, Tensor], tensor: Tensor) -> Tensor:
+    if MOMENTUM_BUFFER not in state:
+        weight = real_view(tensor)
+        state[MOMENTUM_BUFFER] = torch.zeros_like(weight, dtype=compute_dtype(weight.dtype))
+    return state[MOMENTUM_BUFFER]
+
+
+class _Walker:
+    """A parameter during one outer step: where it started, where it is, where it was on average."""
+
+    def __init__(self, member: Member, outer_steps: int) -> None:
+        self.member, self.group = member, member.group
+        self.weight = real_view(member.tensor)
+        dtype = compute_dtype(self.weight.dtype)
+        self.start = self.weight.to(dtype, copy=True)
+        self.place = self.start.clone()
+        self.average = self.start.clone()
+        self.buffer = torch.zeros_like(self.start) if self.group["momentum"] else None
+        self.pull = self.group["gamma0"] * (1 + self.group["scoping"]) ** outer_steps
+
+    def inner_step(self, evaluation: Tensor) -> None:
+        """Move by the gradient at the present place, the pull back to the start, and noise."""
+        group, place = self.group, self.place
+        _, grad = weight_and_grad(self.member.tensor)
+        d = grad.to(place.dtype).add(place, alpha=group["weight_decay"])
+        if self.buffer is not None:
+            d = _through(self.buffer, d, group)
+        d = d.add(place - self.start, alpha=self.pull)
+        if group["noise"]:
+            size = group["noise"] / math.sqrt(0.5 * group["inner_lr"])
+            d.add_(self._noise(evaluation), alpha=size)
+        place.sub_(d, alpha=group["inner_lr"])
+        self.average.mul_(group["beta"]).add_(place, alpha=1 - group["beta"])
+        self.weight.copy_(place)
+
+    def _noise(self, evaluation: Tensor) -> Tensor:
+        seed, number, place = self.group["seed"], self.member.number, self.place
+        return normal(seed, evaluation, number, place.shape, place.dtype, place.device)
+
+    def outer_step(self, state: dict[str, Tensor]) -> None:
+        """Move from the start towards the average."""
+        d = (self.start - self.average).add_(self.start, alpha=self.group["weight_decay"])
+        if self.group["momentum"]:
+            d = _through(_momentum_buffer(state, self.member.tensor), d, self.group)
+        self.weight.copy_(self.start - self.group["lr"] * d)
+
+    def put_back(self) -> None:
+        """Return to where the outer step began."""
+        self.weight.copy_(self.start)
+
+
+def _through(buffer: Tensor, d: Tensor, group: Mapping[str, Any]) -> Tensor:
+    """Return what momentum makes of ``d``; the buffer takes it in."""
+    buffer.mul_(group["momentum"]).add_(d)
+    return d + group["momentum"] * buffer if group["nesterov"] else buffer.clone()
+
+
+@contextmanager
+def _put_back_on_error(walkers: Mapping[Tensor, _Walker]) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        for walker in walkers.values():
+            walker.put_back()
+        raise

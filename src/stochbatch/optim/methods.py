@@ -1,0 +1,158 @@
+"""The methods that can be compared, by name: an optimizer, and what it asks of the network."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.optimizer import Optimizer
+
+from stochbatch.optim.acc_sgd import AccSGD
+from stochbatch.optim.alternating import AlternatingSGD
+from stochbatch.optim.entropy_sgd import EntropySGD
+from stochbatch.optim.kinds import param_groups
+from stochbatch.optim.sbs import SBS
+from stochbatch.registry import Registry
+
+COMMON = ("lr", "momentum", "weight_decay", "seed")
+"""What every method is given; a method's *settings* are what it has besides."""
+
+_NOT_SETTINGS = (*COMMON, "params", "maximize", "foreach", "capturable", "differentiable", "fused")
+
+
+@dataclass(frozen=True)
+class Method:
+    """An optimizer with its settings, and the network options that belong to the method.
+
+    Example:
+        >>> import torch
+        >>> from stochbatch.optim import METHODS
+        >>> method = METHODS["sbs"]
+        >>> method.title, method.settings["lambd"]
+        ('SBS', -4.0)
+        >>> model = torch.nn.Linear(4, 2)
+        >>> optimizer = method.optimizer(model, lr=0.1, momentum=0.9, lambd=-2.0)
+        >>> optimizer.param_groups[0]["lambd"]
+        -2.0
+    """
+
+    title: str
+    """As the article's tables call it."""
+    make: Callable[..., Optimizer]
+    presets: Mapping[str, Any] = field(default_factory=dict)
+    """Settings that differ from the optimizer's own defaults."""
+    network: Mapping[str, Any] = field(default_factory=dict)
+    """Options that the method asks of the network; each may be set like a setting."""
+    hidden: tuple[str, ...] = ()
+    """Options of the optimizer that the training decides."""
+    by_kind: bool = False
+    """Whether parameters are grouped by kind."""
+    closure: bool = False
+    """Whether a step evaluates several batches through a closure."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Return the names of all settings with their defaults."""
+        own = {
+            name: option.default
+            for name, option in inspect.signature(self.make).parameters.items()
+            if name not in (*_NOT_SETTINGS, *self.hidden)
+        }
+        return {**own, **self.presets, **self.network}
+
+    @property
+    def common(self) -> tuple[str, ...]:
+        """Return which of lr, momentum, weight decay and seed the optimizer knows."""
+        known = inspect.signature(self.make).parameters
+        return tuple(name for name in COMMON if name in known)
+
+    def check_settings(self, settings: Mapping[str, Any]) -> None:
+        """Raise for the first name that is no setting of this method."""
+        known = self.settings
+        for name in settings:
+            if name not in known:
+                near = get_close_matches(name, known, n=1)
+                hint = f", did you mean {near[0]!r}?" if near else "."
+                there_are = ", ".join(known) or "none"
+                raise ValueError(f"{self.title} has no setting {name!r}{hint} It has: {there_are}")
+
+    def optimizer(
+        self,
+        model: nn.Module,
+        *,
+        lr: float = 0.1,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        seed: int = 0,
+        **settings: Any,
+    ) -> Optimizer:
+        """Return the optimizer of ``model``'s parameters.
+
+        A momentum other than 0 is refused by methods that have none. ``hidden`` options
+        may be given too.
+        """
+        given = {name: value for name, value in settings.items() if name not in self.hidden}
+        self.check_settings(given)
+        common = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "seed": seed}
+        if momentum and "momentum" not in self.common:
+            raise ValueError(f"{self.title} has no momentum, got momentum={momentum}")
+        options = {name: common[name] for name in self.common}
+        options |= {**self.presets, **settings}
+        params = param_groups(model) if self.by_kind else model.named_parameters()
+        return self.make(
+            params, **{name: value for name, value in options.items() if name not in self.network}
+        )
+
+    def network_options(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what the network must be built with, given the method's settings."""
+        return {name: settings.get(name, value) for name, value in self.network.items()}
+
+
+METHODS: Registry[Method] = Registry("method")
+
+METHODS.add("sgd", "Stochastic gradient descent.", Method("SGD", torch.optim.SGD))
+METHODS.add(
+    "sbs",
+    "Stochastic batch size: every weight its own, random, adaptive batch size.",
+    Method("SBS", SBS, hidden=("steps_per_epoch",), by_kind=True),
+)
+METHODS.add(
+    "dropout",
+    "SGD on a network with dropout.",
+    Method("Dropout", torch.optim.SGD, network={"dropout": "block", "dropout_rate": 0.5}),
+)
+METHODS.add(
+    "adaptive-dropout",
+    "SGD on a network whose dropout grows with depth (stochastic depth in ResNets).",
+    Method(
+        "Adaptive dropout",
+        torch.optim.SGD,
+        network={"dropout": "adaptive", "dropout_rate": 0.5},
+    ),
+)
+METHODS.add(
+    "entropy-sgd",
+    "Entropy-SGD: noisy inner steps, an outer step towards their average.",
+    Method("Entropy-SGD", EntropySGD, closure=True),
+)
+METHODS.add(
+    "acc-sgd",
+    "Accelerated-SGD: a long average of the iterates pulls a short step along.",
+    Method("Accelerated-SGD", AccSGD),
+)
+METHODS.add(
+    "alternating",
+    "Alternating minimisation: each weight moves on one of every two batches.",
+    Method("Alternating", AlternatingSGD),
+)
+METHODS.add(
+    "rmsprop",
+    "RMSProp with the article's smoothing of 0.95; its rate there was 0.0001.",
+    Method("RMSProp", torch.optim.RMSprop, presets={"alpha": 0.95}),
+)
+METHODS.add("adam", "Adam; its rate in the article was 0.0001.", Method("Adam", torch.optim.Adam))
