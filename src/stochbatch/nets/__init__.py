@@ -1,6 +1,22 @@
-"""The article's networks, for images of 32x32 and larger."""
+"""The article's networks, for images of 32x32 and larger, and a small one for 8x8 digits."""
 
+from stochbatch.nets.batch_norm import resample_batch_norm
+from stochbatch.nets.catalogue import NETWORKS, NetworkFactory
+from stochbatch.nets.dropout import DROPOUTS, DropoutName, StochasticDepth
 from stochbatch.nets.resnet import ResNet, resnet18, resnet50
-from stochbatch.nets.vgg import VGG, vgg11
+from stochbatch.nets.vgg import VGG, vgg11, vgg_tiny
 
-__all__ = ["VGG", "ResNet", "resnet18", "resnet50", "vgg11"]
+__all__ = [
+    "DROPOUTS",
+    "NETWORKS",
+    "VGG",
+    "DropoutName",
+    "NetworkFactory",
+    "ResNet",
+    "StochasticDepth",
+    "resample_batch_norm",
+    "resnet18",
+    "resnet50",
+    "vgg11",
+    "vgg_tiny",
+]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from stochbatch.nets.dropout import DropoutName, StochasticDepth, rising_rates, then_dropout
+from stochbatch.nets.options import check_options
+
 WIDTHS = (64, 128, 256, 512)
 
 
@@ -13,14 +16,24 @@ def _convolution(channels: int, out: int, kernel: int, stride: int = 1) -> list[
 
 
 class Block(nn.Module):
-    """A residual block: a branch of convolutions, added to a shortcut."""
+    """A residual block: a branch of convolutions, added to a shortcut.
 
-    def __init__(self, channels: int, out: int, stride: int, branch: list[nn.Module]) -> None:
+    Args:
+        channels: number of channels of the inputs.
+        out: number of channels of the features.
+        stride: by how much the branch shrinks the image.
+        branch: layers of the branch.
+        rate: rate of the dropout after the block's last ReLU.
+    """
+
+    def __init__(
+        self, channels: int, out: int, stride: int, branch: list[nn.Module], rate: float = 0.0
+    ) -> None:
         super().__init__()
         self.branch = nn.Sequential(*branch)
         projects = stride != 1 or channels != out
         self.shortcut = nn.Sequential(*(_convolution(channels, out, 1, stride) if projects else []))
-        self.relu = nn.ReLU(inplace=True)
+        self.relu = then_dropout(nn.ReLU(inplace=True), rate)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the block's features."""
@@ -28,32 +41,36 @@ class Block(nn.Module):
         return features
 
 
-def basic_block(channels: int, width: int, stride: int) -> Block:
-    """Return a block of two 3x3 convolutions."""
-    branch = [
+def _basic_branch(channels: int, width: int, stride: int, rate: float) -> list[nn.Module]:
+    """Return two 3x3 convolutions."""
+    return [
         *_convolution(channels, width, 3, stride),
-        nn.ReLU(inplace=True),
+        then_dropout(nn.ReLU(inplace=True), rate),
         *_convolution(width, width, 3),
     ]
-    return Block(channels, width, stride, branch)
 
 
-def bottleneck(channels: int, width: int, stride: int) -> Block:
-    """Return a block of 1x1, 3x3 and 1x1 convolutions that widens four times."""
-    branch = [
+def _bottleneck_branch(channels: int, width: int, stride: int, rate: float) -> list[nn.Module]:
+    """Return 1x1, 3x3 and 1x1 convolutions that widen four times."""
+    return [
         *_convolution(channels, width, 1),
-        nn.ReLU(inplace=True),
+        then_dropout(nn.ReLU(inplace=True), rate),
         *_convolution(width, width, 3, stride),
-        nn.ReLU(inplace=True),
+        then_dropout(nn.ReLU(inplace=True), rate),
         *_convolution(width, 4 * width, 1),
     ]
-    return Block(channels, 4 * width, stride, branch)
 
 
 class ResNet(nn.Module):
     """A stem, four stages of residual blocks, one linear layer.
 
-    Torch's default initialisation.
+    What the stages leave of the image is averaged, so one set of weights takes images of all
+    sizes.
+
+    The initialisation is torch's own: weights of convolutions and of the linear layer are
+    Kaiming uniform with a = sqrt(5), which is uniform within 1 / sqrt(fan-in), and so is the
+    linear layer's bias; batch norm starts with scale 1 and shift 0, also the last one of a
+    branch. It is what the usual CIFAR definitions of these networks start from.
 
     Args:
         depths: number of blocks in each stage.
@@ -61,11 +78,17 @@ class ResNet(nn.Module):
         classes: number of classes.
         channels: number of channels of an image.
         width: factor on the widths of all stages.
+        dropout: what is dropped in training: ``"head"`` elements of the features before the
+            linear layer, ``"block"`` elements after each ReLU within a branch, ``"all"``
+            elements after each ReLU and before the linear layer, ``"adaptive"`` whole
+            branches (:class:`~stochbatch.nets.dropout.StochasticDepth`), block l of L for a
+            batch with probability (l / L) ``dropout_rate``; None nothing.
+        dropout_rate: probability that an element, or the branch of the last block, is dropped.
 
     Example:
         >>> import torch
         >>> from stochbatch.nets import resnet18
-        >>> resnet18(width=0.25)(torch.zeros(2, 3, 96, 96)).shape
+        >>> resnet18(width=0.25, dropout="adaptive")(torch.zeros(2, 3, 96, 96)).shape
         torch.Size([2, 10])
     """
 
@@ -76,19 +99,32 @@ class ResNet(nn.Module):
         classes: int = 10,
         channels: int = 3,
         width: float = 1.0,
+        dropout: DropoutName | None = None,
+        dropout_rate: float = 0.5,
     ) -> None:
         super().__init__()
+        check_options(classes, channels, width, dropout, dropout_rate)
+        inner_rate = dropout_rate if dropout in ("block", "all") else 0.0
+        outer_rate = dropout_rate if dropout == "all" else 0.0
+        head_rate = dropout_rate if dropout in ("head", "all") else 0.0
+        closing_rates = iter(rising_rates(sum(depths), dropout_rate))
+        make_branch = _bottleneck_branch if bottlenecks else _basic_branch
+        widening = 4 if bottlenecks else 1
+
         widths = [max(1, round(full * width)) for full in WIDTHS]
-        layers: list[nn.Module] = [*_convolution(channels, widths[0], 3), nn.ReLU(inplace=True)]
+        stem = then_dropout(nn.ReLU(inplace=True), outer_rate)
+        layers: list[nn.Module] = [*_convolution(channels, widths[0], 3), stem]
         channels = widths[0]
-        for stage, (depth, out) in enumerate(zip(depths, widths, strict=True)):
+        for stage, (depth, inner) in enumerate(zip(depths, widths, strict=True)):
             for number in range(depth):
                 stride = 2 if stage and not number else 1
-                make = bottleneck if bottlenecks else basic_block
-                layers.append(make(channels, out, stride))
-                channels = 4 * out if bottlenecks else out
+                branch = make_branch(channels, inner, stride, inner_rate)
+                if dropout == "adaptive":
+                    branch.append(StochasticDepth(survival=1 - next(closing_rates)))
+                layers.append(Block(channels, widening * inner, stride, branch, outer_rate))
+                channels = widening * inner
         self.features = nn.Sequential(*layers)
-        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.pool = then_dropout(nn.AdaptiveAvgPool2d(1), head_rate)
         self.classifier = nn.Linear(channels, classes)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -97,11 +133,39 @@ class ResNet(nn.Module):
         return logits
 
 
-def resnet18(classes: int = 10, channels: int = 3, width: float = 1.0) -> ResNet:
-    """Return ResNet18: 11,173,962 parameters in 62 tensors for 10 classes of colour images."""
-    return ResNet((2, 2, 2, 2), False, classes, channels, width)
+def resnet18(
+    classes: int = 10,
+    channels: int = 3,
+    width: float = 1.0,
+    dropout: DropoutName | None = None,
+    dropout_rate: float = 0.5,
+) -> ResNet:
+    """Return ResNet18: 11,173,962 parameters in 62 tensors for 10 classes of colour images.
+
+    Eight blocks of two 3x3 convolutions. Options as of :class:`ResNet`.
+
+    Example:
+        >>> from stochbatch.nets import resnet18
+        >>> sum(parameter.numel() for parameter in resnet18().parameters())
+        11173962
+    """
+    return ResNet((2, 2, 2, 2), False, classes, channels, width, dropout, dropout_rate)
 
 
-def resnet50(classes: int = 10, channels: int = 3, width: float = 1.0) -> ResNet:
-    """Return ResNet50: 23,520,842 parameters in 161 tensors for 10 classes of colour images."""
-    return ResNet((3, 4, 6, 3), True, classes, channels, width)
+def resnet50(
+    classes: int = 10,
+    channels: int = 3,
+    width: float = 1.0,
+    dropout: DropoutName | None = None,
+    dropout_rate: float = 0.5,
+) -> ResNet:
+    """Return ResNet50: 23,520,842 parameters in 161 tensors for 10 classes of colour images.
+
+    Sixteen bottlenecks of a 1x1, a 3x3 and a 1x1 convolution. Options as of :class:`ResNet`.
+
+    Example:
+        >>> from stochbatch.nets import resnet50
+        >>> sum(parameter.numel() for parameter in resnet50().parameters())
+        23520842
+    """
+    return ResNet((3, 4, 6, 3), True, classes, channels, width, dropout, dropout_rate)

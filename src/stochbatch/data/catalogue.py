@@ -1,0 +1,252 @@
+"""The data sets: their files, where those come from, and what is in them.
+
+Sizes and SHA-256 sums are those that TensorFlow Datasets publishes for the same addresses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from stochbatch.data import readers
+from stochbatch.data.formats import CIFAR_SHAPE, STL_SHAPE, SVHN_SHAPE, Arrays
+from stochbatch.registry import Registry, UnknownNameError
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A published file: its name, address, number of bytes and SHA-256."""
+
+    name: str
+    url: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a split is made of: its files, and how many images are in them."""
+
+    count: int
+    files: tuple[SourceFile, ...] = ()
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """An entry of the catalogue.
+
+    Args:
+        name: name of the data set and of its folder.
+        shape: channels, height and width of an image.
+        classes: names of the classes, in the order of their labels.
+        train: the training part.
+        test: the test part.
+        read: from the files of a part, in their order, and the split's name to arrays.
+
+    Example:
+        >>> from stochbatch import data
+        >>> data.DATASETS["svhn"].test.files[0].name
+        'test_32x32.mat'
+    """
+
+    name: str
+    shape: tuple[int, int, int]
+    classes: tuple[str, ...]
+    train: Part
+    test: Part
+    read: Callable[[Sequence[Path], str], Arrays]
+
+    def part(self, split: str) -> Part:
+        """Return the part of a split, ``"train"`` or ``"test"``."""
+        if split not in ("train", "test"):
+            raise UnknownNameError(f"{self.name} has no split {split!r}. There are: train, test")
+        return self.train if split == "train" else self.test
+
+    @property
+    def files(self) -> tuple[SourceFile, ...]:
+        """All files, each once."""
+        return tuple(dict.fromkeys(self.train.files + self.test.files))
+
+
+DATASETS: Registry[Dataset] = Registry("data set")
+
+DIGITS = tuple("0123456789")
+
+
+def _idx_part(count: int, prefix: str, base: str, *published: tuple[int, str]) -> Part:
+    names = (f"{prefix}-images-idx3-ubyte.gz", f"{prefix}-labels-idx1-ubyte.gz")
+    return Part(
+        count,
+        tuple(
+            SourceFile(name, base + name, size, sha256)
+            for name, (size, sha256) in zip(names, published, strict=True)
+        ),
+    )
+
+
+_CIFAR10 = SourceFile(
+    "cifar-10-binary.tar.gz",
+    "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+    170_052_171,
+    "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+)
+DATASETS.add(
+    "cifar10",
+    "50,000 + 10,000 colour photographs of 32x32, ten classes of things.",
+    Dataset(
+        name="cifar10",
+        shape=CIFAR_SHAPE,
+        classes=(
+            "airplane",
+            "automobile",
+            "bird",
+            "cat",
+            "deer",
+            "dog",
+            "frog",
+            "horse",
+            "ship",
+            "truck",
+        ),
+        train=Part(50_000, (_CIFAR10,)),
+        test=Part(10_000, (_CIFAR10,)),
+        read=readers.read_cifar10,
+    ),
+)
+
+_SVHN_TRAIN = SourceFile(
+    "train_32x32.mat",
+    "http://ufldl.stanford.edu/housenumbers/train_32x32.mat",
+    182_040_794,
+    "435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8",
+)
+_SVHN_TEST = SourceFile(
+    "test_32x32.mat",
+    "http://ufldl.stanford.edu/housenumbers/test_32x32.mat",
+    64_275_384,
+    "cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b",
+)
+DATASETS.add(
+    "svhn",
+    "73,257 + 26,032 colour photographs of house-number digits, 32x32.",
+    Dataset(
+        name="svhn",
+        shape=SVHN_SHAPE,
+        classes=DIGITS,
+        train=Part(73_257, (_SVHN_TRAIN,)),
+        test=Part(26_032, (_SVHN_TEST,)),
+        read=readers.read_svhn,
+    ),
+)
+
+_STL10 = SourceFile(
+    "stl10_binary.tar.gz",
+    "http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
+    2_640_397_119,
+    "f31fd99273a1acb8609c8db427cebb1de3f71de77758cdc0e22956e1289b9866",
+)
+DATASETS.add(
+    "stl10",
+    "5,000 + 8,000 colour photographs of 96x96, ten classes of things.",
+    Dataset(
+        name="stl10",
+        shape=STL_SHAPE,
+        classes=(
+            "airplane",
+            "bird",
+            "car",
+            "cat",
+            "deer",
+            "dog",
+            "horse",
+            "monkey",
+            "ship",
+            "truck",
+        ),
+        train=Part(5_000, (_STL10,)),
+        test=Part(8_000, (_STL10,)),
+        read=readers.read_stl10,
+    ),
+)
+
+DATASETS.add(
+    "digits",
+    "1,352 + 445 grey handwritten digits of 8x8; comes with scikit-learn, no download.",
+    Dataset(
+        name="digits",
+        shape=(1, 8, 8),
+        classes=DIGITS,
+        train=Part(1_352),
+        test=Part(445),
+        read=readers.read_digits,
+    ),
+)
+
+_MNIST_BASE = "https://storage.googleapis.com/cvdf-datasets/mnist/"
+DATASETS.add(
+    "mnist",
+    "60,000 + 10,000 grey handwritten digits of 28x28.",
+    Dataset(
+        name="mnist",
+        shape=(1, 28, 28),
+        classes=DIGITS,
+        train=_idx_part(
+            60_000,
+            "train",
+            _MNIST_BASE,
+            (9_912_422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
+            (28_881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
+        ),
+        test=_idx_part(
+            10_000,
+            "t10k",
+            _MNIST_BASE,
+            (1_648_877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
+            (4_542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
+        ),
+        read=readers.read_idx,
+    ),
+)
+
+_FASHION_BASE = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
+DATASETS.add(
+    "fashion_mnist",
+    "60,000 + 10,000 grey pictures of clothes, 28x28.",
+    Dataset(
+        name="fashion_mnist",
+        shape=(1, 28, 28),
+        classes=(
+            "t-shirt/top",
+            "trouser",
+            "pullover",
+            "dress",
+            "coat",
+            "sandal",
+            "shirt",
+            "sneaker",
+            "bag",
+            "ankle boot",
+        ),
+        train=_idx_part(
+            60_000,
+            "train",
+            _FASHION_BASE,
+            (26_421_880, "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
+            (29_515, "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
+        ),
+        test=_idx_part(
+            10_000,
+            "t10k",
+            _FASHION_BASE,
+            (4_422_102, "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
+            (5_148, "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
+        ),
+        read=readers.read_idx,
+    ),
+)
+
+
+def entry_of(name: str | Dataset) -> Dataset:
+    """Return the entry called ``name``; an entry is returned as it is."""
+    return name if isinstance(name, Dataset) else DATASETS[name]

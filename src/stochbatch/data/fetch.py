@@ -1,0 +1,73 @@
+"""Downloads: each file whole and with the published SHA-256, or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from stochbatch.data.catalogue import Dataset, SourceFile, entry_of
+from stochbatch.data.errors import DownloadError
+from stochbatch.data.folders import data_root, find, hash_error, sha256_of
+from stochbatch.data.optional import optional
+
+
+def get(
+    name: str | Dataset, root: str | os.PathLike[str] | None = None, progress: bool = True
+) -> list[Path]:
+    """Download the files of a data set that are not there yet.
+
+    A download goes to a temporary name and is renamed when its SHA-256 is right, so a run
+    that was stopped is taken up with the first file that is not complete.
+
+    Args:
+        name: name of the data set, or an entry like those in `DATASETS`.
+        root: the folder of all data, see `data_root`.
+        progress: whether to show a progress bar.
+
+    Returns:
+        The files' paths; none for data that need no download.
+
+    Raises:
+        DownloadError: a file could not be fetched, or what came was not the published file.
+        HashError: a file is there already and is not the published one; it is left alone.
+
+    Example:
+        >>> from stochbatch import data
+        >>> data.get("digits")
+        []
+    """
+    entry = entry_of(name)
+    folder = data_root(root)
+    return [_get_file(entry, file, folder, progress) for file in entry.files]
+
+
+def _get_file(entry: Dataset, file: SourceFile, root: Path, progress: bool) -> Path:
+    path = find(entry, file, root)
+    if path is None:
+        return _download(file, root / entry.name, progress)
+    found = sha256_of(path)
+    if found != file.sha256:
+        raise hash_error(
+            file, path, found, "It is left as it is: move it away, and ask for it again."
+        )
+    return path
+
+
+def _download(file: SourceFile, folder: Path, progress: bool) -> Path:
+    pooch = optional("pooch")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = pooch.retrieve(
+            file.url,
+            known_hash=f"sha256:{file.sha256}",
+            fname=file.name,
+            path=folder,
+            progressbar=progress,
+        )
+    except (OSError, ValueError) as error:  # requests' errors are OSErrors, a wrong hash is a value
+        raise DownloadError(
+            f"could not fetch {file.name} from {file.url}: {error} -- "
+            f"To put it there by hand: SHA-256 {file.sha256}, {file.size:,} bytes, "
+            f"into the folder {folder}"
+        ) from error
+    return Path(path)

@@ -1,0 +1,195 @@
+"""From a name to images and labels."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stochbatch.data import cache
+from stochbatch.data.catalogue import Dataset, Part, entry_of
+from stochbatch.data.errors import FormatError, MissingFileError
+from stochbatch.data.folders import data_root, find, hash_error, sha256_of
+from stochbatch.data.formats import Arrays
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Split:
+    """Images and labels of a part of a data set.
+
+    Args:
+        images: uint8, N x C x H x W.
+        labels: int64 of shape N, from 0 on.
+        name: name of the data set.
+        split: ``"train"`` or ``"test"``.
+        classes: names of the classes.
+        official: whether the source files were the published ones.
+        sha256: digest of shape, pixels and labels: equal if and only if the content is.
+
+    Example:
+        >>> from stochbatch import data
+        >>> digits = data.load("digits")
+        >>> digits
+        Split('digits', 'train', 1,352 images of 1x8x8, official, sha256 f984d69d...)
+        >>> images, labels = digits
+        >>> images.dtype, labels[:5].tolist()
+        (torch.uint8, [0, 1, 2, 3, 4])
+    """
+
+    images: Tensor
+    labels: Tensor
+    name: str
+    split: str
+    classes: tuple[str, ...]
+    official: bool
+    sha256: str
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """Yield the images, then the labels."""
+        yield self.images
+        yield self.labels
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return len(self.labels)
+
+    def __repr__(self) -> str:
+        shape = "x".join(map(str, self.images.shape[1:]))
+        origin = "official" if self.official else "not official"
+        return (
+            f"Split({self.name!r}, {self.split!r}, {len(self):,} images of {shape}, "
+            f"{origin}, sha256 {self.sha256[:8]}...)"
+        )
+
+
+def load(
+    name: str | Dataset,
+    root: str | os.PathLike[str] | None = None,
+    split: str = "train",
+    *,
+    accept_hash: bool = False,
+) -> Split:
+    """Load a split of a data set whose files are there; `get` fetches them.
+
+    Args:
+        name: name of the data set, or an entry like those in `DATASETS`.
+        root: the folder of all data, see `data_root`. A data set's files lie in the folder
+            of its name there, or in ``root`` itself.
+        split: ``"train"`` or ``"test"``.
+        accept_hash: take files that are not the published ones, as well as other numbers of
+            images than the published ones. The split then says ``official=False``.
+
+    Returns:
+        The split, which unpacks into images and labels.
+
+    Raises:
+        MissingFileError: a file is not there.
+        HashError: a file is not the published one.
+        FormatError: a file is damaged or has another layout.
+
+    Example:
+        >>> from stochbatch import data
+        >>> images, labels = data.load("digits", split="test")
+        >>> images.shape, labels.shape
+        (torch.Size([445, 1, 8, 8]), torch.Size([445]))
+    """
+    entry = entry_of(name)
+    part = entry.part(split)
+    if not part.files:
+        arrays = _read(entry, (), split, accept_hash=False)
+        return _as_split(entry, split, arrays, True, cache.digest(*arrays))
+    folder = data_root(root)
+    paths = [find(entry, file, folder) for file in part.files]
+    store = folder / entry.name / "cache"
+    card = cache.read_card(store, split)
+    if card is not None and card.is_of(paths) and (accept_hash or card.is_official(part)):
+        cached = cache.read_arrays(store, split, card)
+        if cached is not None:
+            return _as_split(entry, split, cached, card.is_official(part), card.sha256)
+    there = [path for path in paths if path is not None]
+    if len(there) < len(paths):
+        raise _missing(entry, split, paths, folder, card)
+    return _from_source(entry, split, there, store, accept_hash)
+
+
+def _from_source(
+    entry: Dataset, split: str, paths: Sequence[Path], store: Path, accept_hash: bool
+) -> Split:
+    part = entry.part(split)
+    sources = _verified(part, paths, accept_hash)
+    arrays = _read(entry, paths, split, accept_hash)
+    card = cache.Card(cache.digest(*arrays), arrays[0].shape, sources)
+    cache.write(store, split, card, arrays, card.is_official(part))
+    return _as_split(entry, split, arrays, card.is_official(part), card.sha256)
+
+
+def _missing(
+    entry: Dataset,
+    split: str,
+    paths: Sequence[Path | None],
+    folder: Path,
+    card: cache.Card | None,
+) -> MissingFileError:
+    part = entry.part(split)
+    files = [file for file, path in zip(part.files, paths, strict=True) if path is None]
+    message = (
+        f"{', '.join(file.name for file in files)} of {entry.name} is neither in "
+        f"{folder / entry.name} nor in {folder}. Fetch it with "
+        f"stochbatch.data.get({entry.name!r}, root=...), or put it there by hand, "
+        f"from {', '.join(file.url for file in files)}"
+    )
+    if card is not None and not card.is_official(part):
+        message += " (There is a cache of a file that is not the published one; "
+        message += "accept_hash=True uses it.)"
+    return MissingFileError(message)
+
+
+def _verified(part: Part, paths: Sequence[Path], accept_hash: bool) -> tuple[cache.Source, ...]:
+    sources = []
+    for file, path in zip(part.files, paths, strict=True):
+        stat = path.stat()  # before the hash: a change while it is computed is seen next time
+        found = sha256_of(path)
+        if found != file.sha256 and not accept_hash:
+            raise hash_error(
+                file,
+                path,
+                found,
+                "Fetch it again, or pass accept_hash=True to use it as it is; "
+                "the result is then marked as not official.",
+            )
+        sources.append(cache.Source(file.name, stat.st_size, stat.st_mtime_ns, found))
+    return tuple(sources)
+
+
+def _read(entry: Dataset, paths: Sequence[Path], split: str, accept_hash: bool) -> Arrays:
+    images, labels = entry.read(paths, split)
+    where = " and ".join(map(str, paths)) or entry.name
+    if len(images) != len(labels):
+        raise FormatError(f"{where}: {len(images):,} images, but {len(labels):,} labels")
+    if images.shape[1:] != entry.shape:
+        raise FormatError(f"{where}: images of {images.shape[1:]}, expected {entry.shape}")
+    expected = entry.part(split).count
+    if not len(images) or (len(images) != expected and not accept_hash):
+        raise FormatError(
+            f"{where}: {len(images):,} images in the {split} part, expected {expected:,}"
+        )
+    # What was read from bytes is read-only, which torch does not know.
+    return np.require(images, np.uint8, ["C", "W"]), labels
+
+
+def _as_split(entry: Dataset, split: str, arrays: Arrays, official: bool, sha256: str) -> Split:
+    images, labels = arrays
+    return Split(
+        torch.from_numpy(images),
+        torch.from_numpy(labels),
+        entry.name,
+        split,
+        entry.classes,
+        official,
+        sha256,
+    )

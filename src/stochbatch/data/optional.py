@@ -1,0 +1,31 @@
+"""Packages that only the lab needs, imported when they are first used."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+
+def optional(module: str) -> Any:
+    """Return ``module``, or say how to install it.
+
+    Args:
+        module: the module's full name.
+
+    Returns:
+        The imported module.
+
+    Example:
+        >>> from stochbatch.data.optional import optional
+        >>> optional("json").dumps([1, 2])
+        '[1, 2]'
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
+            raise  # the package is there, something that it needs is not
+        raise ModuleNotFoundError(
+            f"this data set needs {module}; install it with: pip install 'stochbatch[lab]'",
+            name=module,
+        ) from error

@@ -1,0 +1,255 @@
+"""Invariant: a file that does not have its layout is an error that names the file and the fault.
+
+Every case goes through `load` with ``accept_hash=True``, which forgives a hash, never a format.
+"""
+
+from __future__ import annotations
+
+import gzip
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.io import savemat
+
+from stochbatch import data
+from tests.data import official
+
+
+def refused(name: str, root: Path, match: str, split: str = "train") -> str:
+    with pytest.raises(data.FormatError, match=match) as caught:
+        data.load(name, root, split, accept_hash=True)
+    assert not (root / name / "cache").exists()
+    return str(caught.value)
+
+
+def archive(name: str, root: Path, members: dict[str, bytes], *extra: tarfile.TarInfo) -> Path:
+    (root / name).mkdir()
+    path = root / name / data.DATASETS[name].files[0].name
+    official.tar(path, members, extra)
+    return path
+
+
+@pytest.mark.parametrize("portion", [0.02, 0.5, 0.9])
+@pytest.mark.parametrize("name", official.WRITERS)
+def test_a_truncated_file_is_named(name: str, portion: float, tmp_path: Path) -> None:
+    path = official.write(name, tmp_path) / data.DATASETS[name].train.files[0].name
+    if path.suffixes == [".tar", ".gz"]:  # without what lies behind the members asked for
+        path.unlink()
+        members = official.cifar_members() if name == "cifar10" else official.stl_members()
+        wanted = {key: members[key] for key in sorted(members) if "train" in key or "data_" in key}
+        official.tar(path, wanted)
+    path.write_bytes(path.read_bytes()[: int(portion * path.stat().st_size)])
+    assert str(path) in refused(name, tmp_path, "is cut short")
+
+
+@pytest.mark.parametrize("name", ["svhn", "mnist"])
+def test_a_file_without_its_last_byte_is_named(name: str, tmp_path: Path) -> None:
+    path = official.write(name, tmp_path) / data.DATASETS[name].train.files[0].name
+    path.write_bytes(path.read_bytes()[:-1])
+    assert str(path) in refused(name, tmp_path, "is cut short")
+
+
+@pytest.mark.parametrize("content", [b"", b"<html>404 Not Found</html>"])
+@pytest.mark.parametrize("name", official.WRITERS)
+def test_a_file_of_another_kind_is_named(name: str, content: bytes, tmp_path: Path) -> None:
+    folder = official.write(name, tmp_path)
+    path = folder / data.DATASETS[name].train.files[0].name
+    path.write_bytes(content)
+    assert str(path) in refused(name, tmp_path, "is cut short, damaged or no|starts with nothing")
+
+
+def test_a_damaged_byte_in_a_compressed_file_is_found(tmp_path: Path) -> None:
+    path = official.write("mnist", tmp_path) / "train-images-idx3-ubyte.gz"
+    content = bytearray(path.read_bytes())
+    content[-8] ^= 1  # the first byte of gzip's own checksum
+    path.write_bytes(content)
+    refused("mnist", tmp_path, "CRC check failed")
+
+
+@pytest.mark.parametrize(
+    ("name", "members", "gone"),
+    [
+        ("cifar10", official.cifar_members, "cifar-10-batches-bin/data_batch_3.bin"),
+        ("stl10", official.stl_members, "stl10_binary/train_y.bin"),
+    ],
+)
+def test_a_missing_member_is_named(
+    name: str, members: Callable[[], dict[str, bytes]], gone: str, tmp_path: Path
+) -> None:
+    rest = {key: content for key, content in members().items() if key != gone}
+    path = archive(name, tmp_path, rest)
+    assert str(path) in refused(name, tmp_path, f"has no member {gone}")
+
+
+@pytest.mark.parametrize(
+    ("name", "members", "long"),
+    [
+        ("cifar10", official.cifar_members, "cifar-10-batches-bin/data_batch_3.bin"),
+        ("stl10", official.stl_members, "stl10_binary/train_X.bin"),
+    ],
+)
+def test_a_wrong_record_length_is_named(
+    name: str, members: Callable[[], dict[str, bytes]], long: str, tmp_path: Path
+) -> None:
+    content = members()
+    content[long] += b"\0"
+    archive(name, tmp_path, content)
+    refused(name, tmp_path, f"member {long}: .* not a multiple of the record length")
+
+
+def test_a_label_above_nine_is_refused_in_cifar(tmp_path: Path) -> None:
+    members = official.cifar_members()
+    name = "cifar-10-batches-bin/data_batch_1.bin"
+    members[name] = members[name][:3073] + b"\x0a" + members[name][3074:]
+    archive("cifar10", tmp_path, members)
+    refused("cifar10", tmp_path, f"{name}: labels .* from 0 to 9, got 10 at position 1")
+
+
+@pytest.mark.parametrize("wrong", [0, 11])
+def test_a_label_outside_of_one_to_ten_is_refused_in_stl(wrong: int, tmp_path: Path) -> None:
+    members = official.stl_members()
+    members["stl10_binary/train_y.bin"] = bytes([1, wrong]) + bytes(8 * [1])
+    archive("stl10", tmp_path, members)
+    refused("stl10", tmp_path, f"from 1 to 10, got {wrong} at position 1")
+
+
+def test_images_and_labels_must_be_equally_many(tmp_path: Path) -> None:
+    members = official.stl_members()
+    members["stl10_binary/train_y.bin"] = bytes([1, 2, 3])
+    archive("stl10", tmp_path, members)
+    refused("stl10", tmp_path, "10 images, but 3 labels")
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, link
+    return info
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        member("cifar-10-batches-bin/link", tarfile.SYMTYPE, "/etc/passwd"),
+        member("cifar-10-batches-bin/data_batch_1.bin", tarfile.LNKTYPE, "../../secret"),
+        member("cifar-10-batches-bin/device", tarfile.CHRTYPE),
+        member("cifar-10-batches-bin/pipe", tarfile.FIFOTYPE),
+    ],
+    ids=lambda info: info.name,
+)
+def test_links_and_devices_are_refused(bad: tarfile.TarInfo, tmp_path: Path) -> None:
+    archive("cifar10", tmp_path, official.cifar_members(), bad)
+    assert bad.name in refused("cifar10", tmp_path, "neither a file nor a folder")
+
+
+@pytest.mark.parametrize("name", ["/tmp/data_batch_1.bin", "../data_batch_1.bin", "a/../../b"])
+def test_names_that_lead_elsewhere_are_refused(name: str, tmp_path: Path) -> None:
+    archive("cifar10", tmp_path, official.cifar_members(), member(name))
+    assert name in refused("cifar10", tmp_path, "leads out of its folder")
+
+
+def test_a_member_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    twice = member("cifar-10-batches-bin/data_batch_5.bin")
+    archive("cifar10", tmp_path, official.cifar_members(), twice)
+    refused("cifar10", tmp_path, "data_batch_5.bin' twice")
+
+
+def test_a_folder_in_place_of_a_member_is_refused(tmp_path: Path) -> None:
+    folder = member("cifar-10-batches-bin/data_batch_1.bin", tarfile.DIRTYPE)
+    archive("cifar10", tmp_path, official.cifar_members(), folder)
+    refused("cifar10", tmp_path, "is a folder, a file is expected")
+
+
+def test_folders_and_dotted_names_in_an_archive_are_fine(tmp_path: Path) -> None:
+    members = {f"./{name}": content for name, content in official.cifar_members().items()}
+    archive("cifar10", tmp_path, members, member("cifar-10-batches-bin", tarfile.DIRTYPE))
+    assert len(data.load("cifar10", tmp_path, accept_hash=True)) == official.TRAIN
+
+
+def test_nothing_is_unpacked(tmp_path: Path) -> None:
+    folder = official.write("stl10", tmp_path)
+    data.load("stl10", tmp_path, accept_hash=True)
+    assert {path.name for path in folder.iterdir()} == {"stl10_binary.tar.gz", "cache"}
+
+
+def test_the_unlabelled_images_are_not_reached(tmp_path: Path) -> None:
+    members = official.stl_members()
+    members["stl10_binary/unlabeled_X.bin"] = np.random.default_rng(0).bytes(1 << 21)
+    path = archive("stl10", tmp_path, members)
+    path.write_bytes(path.read_bytes()[: -(1 << 19)])
+    assert len(data.load("stl10", tmp_path, accept_hash=True)) == official.TRAIN
+
+
+GOOD = official.svhn_variables(range(3))
+
+
+@pytest.mark.parametrize(
+    ("variables", "match"),
+    [
+        ({"y": GOOD["y"]}, r"has no variable X, only \['y'\]"),
+        ({"X": GOOD["X"]}, "has no variable y"),
+        ({**GOOD, "X": GOOD["X"].astype(np.float64)}, "X must be uint8 .* got double"),
+        ({**GOOD, "X": GOOD["X"][:31]}, "X must be .* 32 x 32 x 3 x N, got .* 31 x 32 x 3 x 3"),
+        ({**GOOD, "X": GOOD["X"][..., 0]}, "X must be .* got uint8 of 32 x 32 x 3$"),
+        ({**GOOD, "X": np.array([[1, "a"]], dtype=object)}, "X must be uint8 .* got cell"),
+        ({**GOOD, "y": GOOD["y"].T}, "y must be .* N x 1, got uint8 of 1 x 3"),
+        ({**GOOD, "y": np.array([["a"], ["b"], ["c"]])}, "y must be .* got char"),
+        ({**GOOD, "y": np.array([[1.0], [2.5], [3.0]])}, "got 2.5 at position 1"),
+        ({**GOOD, "y": np.array([[1.0], [np.nan], [3.0]])}, "got nan at position 1"),
+        ({**GOOD, "y": np.uint8([[1], [2], [0]])}, "y: labels .* from 1 to 10, got 0"),
+        ({**GOOD, "y": np.uint8([[1], [11], [3]])}, "y: labels .* from 1 to 10, got 11"),
+        ({**GOOD, "y": GOOD["y"][:2]}, "3 images, but 2 labels"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_matlab_file_with_other_variables_is_refused(
+    variables: dict[str, np.ndarray], match: str, tmp_path: Path
+) -> None:
+    (tmp_path / "svhn").mkdir()
+    savemat(tmp_path / "svhn" / "train_32x32.mat", variables)
+    assert "train_32x32.mat" in refused("svhn", tmp_path, match)
+
+
+def test_matlab_labels_may_be_doubles(tmp_path: Path) -> None:
+    (tmp_path / "svhn").mkdir()
+    variables = {**GOOD, "y": np.array([[10.0], [1.0], [9.0]])}
+    savemat(tmp_path / "svhn" / "train_32x32.mat", variables)
+    assert data.load("svhn", tmp_path, accept_hash=True).labels.tolist() == [0, 1, 9]
+
+
+IMAGES = bytes(28 * 28 * 2)
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "match"),
+    [
+        (
+            official.idx(0x801, (2,), b"\1\2"),
+            None,
+            "images start .* 00000803, this .* with 00000801",
+        ),
+        (
+            None,
+            official.idx(0x803, (2, 28, 28), IMAGES),
+            "labels start .* 00000801, this .* with 00000803",
+        ),
+        (official.idx(0x803, (2, 28, 28), IMAGES[:-1]), None, "= 1,568 bytes, 1,567 follow"),
+        (official.idx(0x803, (2, 28, 28), IMAGES + b"\0"), None, "= 1,568 bytes, 1,569 follow"),
+        (official.idx(0x803, (2, 14, 56), IMAGES), None, r"images of \(1, 14, 56\), expected"),
+        (None, official.idx(0x801, (3,), b"\1\2\3"), "2 images, but 3 labels"),
+        (None, official.idx(0x801, (2,), b"\1\x0a"), "from 0 to 9, got 10 at position 1"),
+        (None, gzip.compress(b"\0\0\x08\1\0"), "ends within its header, after 5 bytes"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_an_idx_file_with_another_content_is_refused(
+    images: bytes | None, labels: bytes | None, match: str, tmp_path: Path
+) -> None:
+    (tmp_path / "mnist").mkdir()
+    images = images or official.idx(0x803, (2, 28, 28), IMAGES)
+    labels = labels or official.idx(0x801, (2,), b"\1\2")
+    (tmp_path / "mnist" / "train-images-idx3-ubyte.gz").write_bytes(images)
+    (tmp_path / "mnist" / "train-labels-idx1-ubyte.gz").write_bytes(labels)
+    assert str(tmp_path) in refused("mnist", tmp_path, match)
