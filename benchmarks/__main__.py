@@ -13,7 +13,7 @@ import torch
 
 import stochbatch
 
-NAMES = ("step", "iteration", "memory", "scaling", "compile")
+NAMES = ("step", "iteration", "memory", "scaling", "compile", "batches")
 RESULTS = Path(__file__).parent / "results"
 
 

@@ -163,6 +163,26 @@ def test_damaged_arrays_are_ignored_and_written_again(
     assert data.load(unreadable(entry), tmp_path).sha256 == first.sha256
 
 
+class Bomb:
+    """Leaves a file behind if it is ever unpickled."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[Callable[[Path], None], tuple[Path]]:
+        return Path.touch, (self.trace,)
+
+
+@pytest.mark.parametrize("kind", ["images", "labels"])
+def test_a_pickle_in_a_cache_is_never_run(kind: str, entry: data.Dataset, tmp_path: Path) -> None:
+    data.load(entry, tmp_path)
+    (path,) = cache_of(tmp_path).glob(f"train-*-{kind}.npy")
+    np.save(path, np.array([Bomb(tmp_path / "trace")], dtype=object), allow_pickle=True)
+    with pytest.warns(data.CacheWarning, match="is damaged and not used"):
+        data.load(entry, tmp_path)
+    assert not (tmp_path / "trace").exists()
+
+
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "null", '{"format": 1}', '{"format": 1, "sources": 3}', "\udcff"]
 )

@@ -47,3 +47,10 @@ def test_every_file_has_an_address_that_ends_in_its_name_and_a_hash_of_its_own()
         assert len(file.sha256) == 64
         assert set(file.sha256) <= set(string.hexdigits.lower())
     assert len({file.sha256 for file in files}) == len(files)
+
+
+@pytest.mark.parametrize("name", data.DATASETS)
+def test_digits_are_never_flipped_and_crops_stay_near(name: str) -> None:
+    padding, flip = data.DATASETS[name].augmentation
+    assert 0 < padding <= data.DATASETS[name].shape[1] // 8
+    assert flip == (name in ("cifar10", "stl10", "fashion_mnist"))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from stochbatch import data
-from stochbatch.data.folders import find
+from stochbatch.data.folders import BLOCK, find, sha256_of
 from tests.data import official
 
 
@@ -91,3 +92,10 @@ def test_the_published_size_is_checked_too(tmp_path: Path) -> None:
     part = replace(entry.train, files=(longer,))
     (report,) = data.check(replace(entry, train=part, test=part), tmp_path)
     assert report.verdict == "other"
+
+
+@pytest.mark.parametrize("size", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 5])
+def test_the_hash_is_over_the_whole_file(size: int, tmp_path: Path) -> None:
+    content = bytes(range(251)) * (size // 251 + 1)
+    (tmp_path / "file").write_bytes(content[:size])
+    assert sha256_of(tmp_path / "file") == hashlib.sha256(content[:size]).hexdigest()

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from stochbatch.data.drawing import Augmentation, Draws, epoch_draws, epoch_order
+from stochbatch.data.drawing import NO_AUGMENTATION, Augmentation, Draws, epoch_draws, epoch_order
 from stochbatch.optim.coins import check_seed
 from stochbatch.optim.options import check_count
 
@@ -58,7 +58,7 @@ class Batches:
             smaller.
         seed: seed of order, crops and flips, in [0, 2**64).
         shuffle: whether epochs have an order of their own.
-        augmentation: random crops and flips; None for none.
+        augmentation: random crops and flips; by default none.
         normalisation: None takes the statistics of ``images``.
         drop_single: leave out a last batch of one sample, on which batch norm fails.
         rank: which part of every batch this process gets.
@@ -86,7 +86,7 @@ class Batches:
         *,
         seed: int = 0,
         shuffle: bool = True,
-        augmentation: Augmentation | None = None,
+        augmentation: Augmentation = NO_AUGMENTATION,
         normalisation: Normalisation | None = None,
         drop_single: bool = False,
         rank: int = 0,
@@ -101,7 +101,7 @@ class Batches:
         check_count("ranks", ranks)
         if not 0 <= rank < ranks:
             raise ValueError(f"rank must be in [0, {ranks}), got {rank}")
-        self.augmentation = augmentation or Augmentation()
+        self.augmentation = augmentation
         if self.augmentation.padding < 0:
             raise ValueError(f"padding must be 0 or more, got {self.augmentation.padding}")
         self.normalisation = normalisation or Normalisation.of(images)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stochbatch.data import readers
+from stochbatch.data.drawing import NO_AUGMENTATION, Augmentation
 from stochbatch.data.formats import CIFAR_SHAPE, STL_SHAPE, SVHN_SHAPE, Arrays
 from stochbatch.registry import Registry, UnknownNameError
 
@@ -43,6 +44,7 @@ class Dataset:
         train: the training part.
         test: the test part.
         read: from the files of a part, in their order, and the split's name to arrays.
+        augmentation: the crops and flips that training images usually get.
 
     Example:
         >>> from stochbatch import data
@@ -56,6 +58,7 @@ class Dataset:
     train: Part
     test: Part
     read: Callable[[Sequence[Path], str], Arrays]
+    augmentation: Augmentation = NO_AUGMENTATION
 
     def part(self, split: str) -> Part:
         """Return the part of a split, ``"train"`` or ``"test"``."""
@@ -112,6 +115,7 @@ DATASETS.add(
         train=Part(50_000, (_CIFAR10,)),
         test=Part(10_000, (_CIFAR10,)),
         read=readers.read_cifar10,
+        augmentation=Augmentation(4, flip=True),
     ),
 )
 
@@ -137,6 +141,7 @@ DATASETS.add(
         train=Part(73_257, (_SVHN_TRAIN,)),
         test=Part(26_032, (_SVHN_TEST,)),
         read=readers.read_svhn,
+        augmentation=Augmentation(4),
     ),
 )
 
@@ -167,6 +172,7 @@ DATASETS.add(
         train=Part(5_000, (_STL10,)),
         test=Part(8_000, (_STL10,)),
         read=readers.read_stl10,
+        augmentation=Augmentation(12, flip=True),
     ),
 )
 
@@ -180,6 +186,7 @@ DATASETS.add(
         train=Part(1_352),
         test=Part(445),
         read=readers.read_digits,
+        augmentation=Augmentation(1),
     ),
 )
 
@@ -206,6 +213,7 @@ DATASETS.add(
             (4_542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
         ),
         read=readers.read_idx,
+        augmentation=Augmentation(2),
     ),
 )
 
@@ -243,6 +251,7 @@ DATASETS.add(
             (5_148, "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
         ),
         read=readers.read_idx,
+        augmentation=Augmentation(2, flip=True),
     ),
 )
 

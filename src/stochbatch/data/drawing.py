@@ -77,6 +77,9 @@ class Augmentation(NamedTuple):
     flip: bool = False
 
 
+NO_AUGMENTATION = Augmentation()
+
+
 class Draws(NamedTuple):
     """What an epoch draws for each position: where the crop begins, and whether it is flipped."""
 

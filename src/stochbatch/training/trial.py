@@ -1,0 +1,235 @@
+"""A trial: everything that decides the outcome of one training."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import sys
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from stochbatch.data import DATASETS
+from stochbatch.nets import NETWORKS
+from stochbatch.optim import METHODS, SCHEDULES
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+Precision = Literal["fp32", "bf16", "fp16"]
+Value = bool | int | float | str | None | list[float]
+
+
+class TrialError(ValueError):
+    """A trial that cannot be: one line that says what was given and what is allowed."""
+
+
+class Trial(BaseModel):
+    """One training of one network by one method; frozen, and the same trial has the same hash.
+
+    Settings that are not given are filled in, so that a trial says all about itself even if
+    a default changes later.
+
+    Args:
+        dataset: a name in ``stochbatch.data.DATASETS``.
+        share: share of the training set, drawn by the seed.
+        network: a name in ``stochbatch.nets.NETWORKS``; by default ``vgg_tiny`` for images
+            smaller than 32x32, else ``vgg11``.
+        width: factor on the network's widths.
+        method: a name in ``stochbatch.optim.METHODS``.
+        settings: the method's settings.
+        batch_size: samples in a batch.
+        lr: learning rate at the start.
+        momentum: momentum factor.
+        weight_decay: L2 penalty.
+        schedule: a name in ``stochbatch.optim.SCHEDULES``, stepped once an epoch.
+        schedule_settings: the schedule's settings.
+        epochs: number of epochs.
+        augment: whether training images are cropped and flipped.
+        precision: ``fp32``, or ``bf16`` or ``fp16`` under autocast.
+        compile: whether the network goes through ``torch.compile``.
+        seed: decides initial weights, subset, order, crops, flips, dropout and coins.
+
+    Example:
+        >>> from stochbatch.training import Trial
+        >>> trial = Trial(method="sbs", settings={"lambd": -2}, epochs=30)
+        >>> trial.network, trial.settings["lambd"], trial.settings["alpha"]
+        ('vgg_tiny', -2.0, 0.1)
+        >>> Trial(metod="sbs")
+        Traceback (most recent call last):
+        ...
+        stochbatch.training.trial.TrialError: a trial has no 'metod', did you mean 'method'?
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    dataset: str = "digits"
+    share: float = Field(1.0, gt=0, le=1)
+    network: str = ""
+    width: float = Field(1.0, gt=0)
+    method: str = "sgd"
+    settings: dict[str, Value] = Field(default_factory=dict)
+    batch_size: int = Field(128, ge=1, strict=True)
+    lr: float = Field(0.1, ge=0)
+    momentum: float = Field(0.0, ge=0, lt=1)
+    weight_decay: float = Field(5e-4, ge=0)
+    schedule: str = "sigmoid"
+    schedule_settings: dict[str, Value] = Field(default_factory=dict)
+    epochs: int = Field(100, ge=1, strict=True)
+    augment: bool = Field(True, strict=True)
+    precision: Precision = "fp32"
+    compile: bool = Field(False, strict=True)
+    seed: int = Field(0, ge=0, lt=1 << 64, strict=True)
+
+    def __init__(self, **fields: Any) -> None:
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            raise TrialError(_one_line(error)) from None
+
+    @model_validator(mode="after")
+    def _complete(self) -> Trial:
+        entry = DATASETS[self.dataset]
+        if not self.network:
+            _set(self, "network", "vgg_tiny" if entry.shape[1] < 32 else "vgg11")
+        NETWORKS[self.network]
+        method = METHODS[self.method]
+        method.check_settings(self.settings)
+        _set(self, "settings", _filled(method.settings, self.settings))
+        schedule = SCHEDULES[self.schedule]
+        _set(self, "schedule_settings", _filled(_defaults(schedule), self.schedule_settings))
+        if method.closure and self.precision == "fp16":
+            raise ValueError(
+                f"{method.title} takes a closure, which fp16's scaler cannot: use bf16"
+            )
+        self._try_out()
+        return self
+
+    def _try_out(self) -> None:
+        """Build everything once without memory, so that what cannot be is refused now."""
+        channels, height, width = DATASETS[self.dataset].shape
+        with torch.device("meta"):
+            network = self.build_network()
+            network.eval()(torch.empty(2, channels, height, width))
+        optimizer = self.build_optimizer(torch.nn.Linear(1, 1))
+        SCHEDULES[self.schedule](optimizer, self.epochs, **self.schedule_settings)
+
+    def build_network(self) -> torch.nn.Module:
+        """Return the network, with weights from torch's generator."""
+        entry, method = DATASETS[self.dataset], METHODS[self.method]
+        return NETWORKS[self.network](
+            classes=len(entry.classes),
+            channels=entry.shape[0],
+            width=self.width,
+            **method.network_options(self.settings),
+        )
+
+    def build_optimizer(self, network: torch.nn.Module, **hidden: Any) -> torch.optim.Optimizer:
+        """Return the optimizer of ``network``; ``hidden`` are options that the training decides."""
+        return METHODS[self.method].optimizer(
+            network,
+            lr=self.lr,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            seed=self.seed,
+            **self.settings,
+            **hidden,
+        )
+
+    @property
+    def hash(self) -> str:
+        """The trial's identity: SHA-256 of its canonical JSON."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    @property
+    def folder(self) -> str:
+        """Name of the trial's folder: the first 16 digits of its hash."""
+        return self.hash[:16]
+
+    def to_json(self) -> str:
+        """Return the canonical JSON: all fields, sorted, without spaces."""
+        return json.dumps(self.model_dump(), sort_keys=True, separators=(",", ":"))
+
+    def to_toml(self) -> str:
+        """Return the trial as TOML; what is None is left out, as TOML has no such thing."""
+        import tomli_w
+
+        plain = self.model_dump()
+        for name in ("settings", "schedule_settings"):
+            plain[name] = {key: value for key, value in plain[name].items() if value is not None}
+        return tomli_w.dumps(plain)
+
+    @classmethod
+    def from_text(cls, text: str, form: Literal["json", "toml"]) -> Trial:
+        """Return the trial that a JSON or TOML text describes."""
+        try:
+            fields = json.loads(text) if form == "json" else tomllib.loads(text)
+        except ValueError as error:
+            raise TrialError(f"not valid {form.upper()}: {error}") from None
+        if not isinstance(fields, dict):
+            raise TrialError(f"a trial must be a table of fields, got {type(fields).__name__}")
+        return cls(**fields)
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Trial:
+        """Return the trial in a ``.json`` or ``.toml`` file."""
+        path = Path(path)
+        form = path.suffix.removeprefix(".")
+        if form not in ("json", "toml"):
+            raise TrialError(f"{path}: a trial is a .json or a .toml file")
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise TrialError(f"{path} cannot be read: {error}") from None
+        try:
+            return cls.from_text(text, "json" if form == "json" else "toml")
+        except TrialError as error:
+            raise TrialError(f"{path}: {error}") from None
+
+
+def _set(trial: Trial, name: str, value: Any) -> None:
+    object.__setattr__(trial, name, value)  # frozen for others, not while it is being made
+
+
+def _defaults(schedule: Any) -> dict[str, Any]:
+    options = inspect.signature(schedule).parameters.values()
+    return {option.name: option.default for option in options if option.kind == option.KEYWORD_ONLY}
+
+
+def _filled(defaults: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """Return all settings, given or default, as JSON would have them; 2 is 2.0 for a float."""
+    for name in given:
+        if name not in defaults:
+            hint = _hint(name, list(defaults)) or "."
+            there_are = ", ".join(defaults) or "none"
+            raise ValueError(f"the schedule has no setting {name!r}{hint} It has: {there_are}")
+    result = {}
+    for name, default in sorted(defaults.items()):
+        value = given.get(name, default)
+        if isinstance(default, float) and type(value) is int:
+            value = float(value)
+        result[name] = list(value) if isinstance(value, tuple) else value
+    return result
+
+
+def _hint(name: str, known: list[str]) -> str:
+    near = get_close_matches(name, known, n=1)
+    return f", did you mean {near[0]!r}?" if near else ""
+
+
+def _one_line(error: ValidationError) -> str:
+    """Return the first thing that is wrong."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        return f"a trial has no {where!r}{_hint(where, list(Trial.model_fields))}"
+    if "error" in first.get("ctx", {}):
+        return str(first["ctx"]["error"])
+    what = first["msg"][0].lower() + first["msg"][1:]
+    return f"{where.split('.')[0]}: {what}, got {first['input']!r}"
