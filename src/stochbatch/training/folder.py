@@ -1,0 +1,161 @@
+"""The folder of a run: its files, who may write there, and how to read it later.
+
+====================  ====================================================================
+``trial.json``        the trial
+``metrics.jsonl``     one line of JSON an epoch
+``result.json``       the outcome, when it is over (:mod:`stochbatch.training.result`)
+``weights.pt``        the network's ``state_dict``, when it is over
+``checkpoint-*.pt``   while it is under way (:mod:`stochbatch.training.checkpoint`)
+``lock``              held by the process at work
+====================  ====================================================================
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import filelock
+import torch
+from pydantic import ValidationError
+from torch import nn
+
+from stochbatch.data import Normalisation
+from stochbatch.data.atomic import write_atomically
+from stochbatch.training import checkpoint
+from stochbatch.training.errors import RunError
+from stochbatch.training.result import Result
+from stochbatch.training.trial import Trial, TrialError
+
+TRIAL, METRICS, RESULT, WEIGHTS, LOCK = (
+    "trial.json",
+    "metrics.jsonl",
+    "result.json",
+    "weights.pt",
+    "lock",
+)
+
+
+def write(path: Path, text: str) -> None:
+    """Replace a text file, whole or not at all."""
+    try:
+        write_atomically(path, lambda file: file.write(text.encode()))
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+@contextmanager
+def locked(folder: Path, wait: bool) -> Iterator[None]:
+    """Hold the folder; another process that holds it is waited for, or an error."""
+    lock = filelock.FileLock(folder / LOCK, timeout=-1 if wait else 0)
+    try:
+        with lock:
+            yield
+    except filelock.Timeout:
+        raise RunError(
+            f"another process is at work on {folder}: let it finish, or wait for it (--wait)"
+        ) from None
+
+
+def read_result(folder: Path) -> Result | None:
+    """Return the result, or None if the run is not over."""
+    path = folder / RESULT
+    try:
+        return Result.model_validate_json(path.read_bytes()).in_folder(folder)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        first = str(error).splitlines()[0]
+        raise RunError(f"{path} is not a result of this version: {first}") from None
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """Return the lines of ``metrics.jsonl``; a last line cut short is left out."""
+    try:
+        lines = (folder / METRICS).read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    found = []
+    for line in lines:
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            break
+    return found
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A run as it lies in its folder, over or under way.
+
+    Example:
+        >>> from stochbatch.training import read_run
+        >>> read_run("no/such/folder")
+        Traceback (most recent call last):
+        ...
+        stochbatch.training.errors.RunError: no/such/folder is no run: it has no trial.json
+    """
+
+    folder: Path
+    trial: Trial
+
+    @cached_property
+    def metrics(self) -> list[dict[str, Any]]:
+        """One dict an epoch."""
+        return read_metrics(self.folder)
+
+    @cached_property
+    def result(self) -> Result | None:
+        """The outcome, or None."""
+        return read_result(self.folder)
+
+    @cached_property
+    def _last(self) -> dict[str, Any]:
+        state, _ = checkpoint.load(self.folder, torch.device("cpu"))
+        if state is None:
+            raise RunError(f"{self.folder} has no weights yet: train it for an epoch at least")
+        return state
+
+    @property
+    def normalisation(self) -> Normalisation:
+        """Mean and standard deviation of the images it was trained on."""
+        if self.result is not None:
+            return Normalisation(self.result.data.mean, self.result.data.std)
+        return Normalisation(*(tuple(part) for part in self._last["normalisation"]))
+
+    def network(self) -> nn.Module:
+        """Return the network, ready to evaluate, with its final or its last saved weights."""
+        network = self.trial.build_network()
+        network.load_state_dict(self.weights())
+        return network.eval()
+
+    def weights(self) -> dict[str, Any]:
+        """Return the ``state_dict`` of the trained network."""
+        if self.result is None:
+            return dict(self._last["network"])
+        path = self.folder / WEIGHTS
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise RunError(f"{path} cannot be read: {error.strerror or error}") from error
+        if hashlib.sha256(content).hexdigest() != self.result.weights_sha256:
+            raise RunError(f"{path} is damaged: it does not have the hash in {RESULT}")
+        return dict(checkpoint.from_bytes(content, "cpu"))
+
+
+def read_run(folder: str | Path) -> RunFolder:
+    """Return the run that lies in ``folder``."""
+    folder = Path(folder)
+    try:
+        trial = Trial.from_file(folder / TRIAL)
+    except TrialError as error:
+        if not (folder / TRIAL).exists():
+            raise RunError(f"{folder} is no run: it has no {TRIAL}") from None
+        raise RunError(str(error)) from None
+    return RunFolder(folder, trial)

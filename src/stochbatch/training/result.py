@@ -1,0 +1,129 @@
+"""What a training leaves behind: its outcome, and what it was computed with.
+
+Schema 1 of ``result.json``: the fields of :class:`Result`. ``times`` and ``environment`` may
+differ between two runs of one trial; everything else is the same to the last bit on the same
+hardware and versions, however often the run was stopped and resumed.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, PrivateAttr
+
+import stochbatch
+from stochbatch.training.trial import Trial
+
+
+class Accuracy(BaseModel):
+    """Test accuracy in percent, in the readings that a table may mean."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    mean: float
+    """Mean over the last 10 % of the epochs, at least one."""
+    max: float
+    """Best epoch."""
+    final: float
+    """Last epoch."""
+    best_epoch: int
+
+    @classmethod
+    def of(cls, curve: list[float]) -> Accuracy:
+        """Return the readings of a curve, one number an epoch."""
+        last = curve[-max(1, len(curve) // 10) :]
+        best = max(range(len(curve)), key=lambda epoch: (curve[epoch], -epoch))
+        return cls(mean=sum(last) / len(last), max=curve[best], final=curve[-1], best_epoch=best)
+
+
+class DataFacts(BaseModel):
+    """Which images were used."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    train_sha256: str
+    test_sha256: str
+    official: bool
+    train_images: int
+    test_images: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+class Result(BaseModel):
+    """The outcome of a trial."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: Literal[1] = 1
+    status: Literal["finished", "diverged"]
+    trial: dict[str, Any]
+    trial_hash: str
+    epochs: int
+    accuracy: Accuracy | None
+    """None if not even one epoch was evaluated."""
+    train_loss: float | None
+    """Of the last epoch; None if it was not a number."""
+    curve: list[float]
+    """Test accuracy of every epoch."""
+    parameters: int
+    data: DataFacts
+    weights_sha256: str
+    times: dict[str, float]
+    environment: dict[str, Any]
+
+    _folder: Path | None = PrivateAttr(default=None)
+
+    @property
+    def folder(self) -> Path:
+        """Where the run lies."""
+        assert self._folder is not None, "a result is made by a run, or read from its folder"
+        return self._folder
+
+    def in_folder(self, folder: Path) -> Result:
+        """Return the result, which then knows where it lies."""
+        self._folder = folder
+        return self
+
+    def as_trial(self) -> Trial:
+        """Return the trial."""
+        return Trial(**self.trial)
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """Return versions and hardware."""
+    return {
+        "stochbatch": stochbatch.__version__,
+        "revision": _revision(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+    }
+
+
+def _revision() -> str | None:
+    """Return the commit of the source, if it lies in a repository."""
+    where = Path(stochbatch.__file__).parent
+    command = ["git", "-C", str(where), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip() or None
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(": ")[1] for line in lines if line.startswith("model name")), "")

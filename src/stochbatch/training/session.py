@@ -1,0 +1,220 @@
+"""A training in memory: data, network, optimizer, schedule, and one step after the other."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from stochbatch.data import DATASETS, Augmentation, Batches, Normalisation, Split, subset
+from stochbatch.nets import resample_batch_norm
+from stochbatch.optim import METHODS, SBS, SCHEDULES
+from stochbatch.training.result import DataFacts
+from stochbatch.training.trial import Trial
+
+EVALUATION_PIXELS = 1 << 20
+"""About so many pixels are evaluated at once."""
+
+RESAMPLED_IMAGES = 10_000
+"""So many images, at most, re-estimate batch norm where the method asks for that."""
+
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Tally(NamedTuple):
+    """Sums over the images of an epoch; on the device, so that no step waits for it."""
+
+    loss: Tensor
+    correct: Tensor
+    images: Tensor
+
+    @classmethod
+    def zeros(cls, device: torch.device) -> Tally:
+        """Return the tally of nothing."""
+        sums = torch.float32 if device.type == "mps" else torch.float64
+        return cls(
+            torch.zeros((), dtype=sums, device=device),
+            torch.zeros((), dtype=torch.int64, device=device),
+            torch.zeros((), dtype=torch.int64, device=device),
+        )
+
+    def add(self, loss: Tensor, logits: Tensor, labels: Tensor) -> None:
+        """Count a batch, given its mean loss."""
+        self.loss.add_(loss.detach().to(self.loss.dtype) * len(labels))
+        self.correct.add_((logits.detach().argmax(1) == labels).sum())
+        self.images.add_(len(labels))
+
+    def read(self) -> tuple[float, float]:
+        """Return mean loss, and accuracy in percent (waits for the device)."""
+        loss, correct, images = (part.item() for part in self)
+        return (loss / images, 100 * correct / images) if images else (math.nan, math.nan)
+
+
+class Session:
+    """Everything that a trial trains with.
+
+    Args:
+        trial: the trial.
+        train: the whole training split; the trial's share of it is drawn here.
+        test: the test split.
+        device: where to train.
+    """
+
+    def __init__(self, trial: Trial, train: Split, test: Split, device: torch.device) -> None:
+        self.trial, self.device, self.method = trial, device, METHODS[trial.method]
+        chosen = subset(trial.seed, len(train), trial.share)
+        images, labels = train.images[chosen], train.labels[chosen]
+        augmentation = DATASETS[trial.dataset].augmentation if trial.augment else Augmentation()
+        self.batches = Batches(
+            images,
+            labels,
+            trial.batch_size,
+            seed=trial.seed,
+            augmentation=augmentation,
+            drop_single=True,
+            device=device,
+        )
+        self.test = Batches(
+            test.images,
+            test.labels,
+            max(1, EVALUATION_PIXELS // test.images[0, 0].numel()),
+            shuffle=False,
+            normalisation=self.batches.normalisation,
+            device=device,
+        )
+        self.facts = _facts(train, test, len(labels), self.batches.normalisation)
+        seed_everything(trial.seed, "initial weights")
+        self.network = trial.build_network().to(device)
+        self.network.to(memory_format=_layout(self.network))  # type: ignore[call-overload]
+        self.forward = torch.compile(self.network) if trial.compile else self.network
+        self.optimizer = trial.build_optimizer(self.network)
+        schedule = SCHEDULES[trial.schedule]
+        self.schedule = schedule(self.optimizer, trial.epochs, **trial.schedule_settings)
+        self.scaler = torch.amp.GradScaler(device.type, enabled=trial.precision == "fp16")
+        self.tally = Tally.zeros(device)
+
+    @property
+    def steps(self) -> int:
+        """Steps of an epoch. Entropy-SGD evaluates several batches in each of its own."""
+        count = len(self.batches)
+        return max(1, round(count / self._evaluations))
+
+    @property
+    def _evaluations(self) -> int:
+        return self.trial.settings["L"] if self.method.closure else 1  # type: ignore[return-value]
+
+    def begin_epoch(self) -> None:
+        """Start the sums of an epoch, and for SBS its averages (Algorithm 2)."""
+        self.tally = Tally.zeros(self.device)
+        self.network.train()
+        if isinstance(self.optimizer, SBS):
+            self.optimizer.new_epoch()
+
+    def step(self, epoch: int, step: int) -> None:
+        """Take one step of the optimizer."""
+        if not self.method.closure:
+            loss = self._loss(epoch, step)
+            self.optimizer.zero_grad()
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+            return
+        evaluations = iter(range(step * self._evaluations, (step + 1) * self._evaluations))
+
+        def closure() -> float:
+            loss = self._loss(epoch, next(evaluations))
+            self.optimizer.zero_grad()
+            self.scaler.scale(loss).backward()
+            return loss.detach()  # type: ignore[return-value]
+
+        self.optimizer.step(closure)
+
+    def _loss(self, epoch: int, evaluation: int) -> Tensor:
+        images, labels = self.batches.batch(epoch, evaluation % len(self.batches))
+        # Dropout draws from torch's generator. Seeded anew for every batch, it needs no
+        # saving, and a run that resumes drops what the undisturbed run dropped.
+        seed_everything(self.trial.seed, f"batch {evaluation} of epoch {epoch}")
+        with self._autocast():
+            logits = self.forward(images)
+            loss = nn.functional.cross_entropy(logits, labels)
+        self.tally.add(loss, logits, labels)
+        return loss
+
+    def _autocast(self) -> torch.autocast:
+        low = AUTOCAST.get(self.trial.precision)
+        return torch.autocast(self.device.type, low or torch.bfloat16, enabled=low is not None)
+
+    def evaluate(self, epoch: int, tally: Tally) -> Iterator[None]:
+        """Count all test images, a batch at a time."""
+        if self.method.closure:
+            self._resample(epoch)
+        self.network.eval()
+        for images, labels in self.test.epoch(0):
+            with torch.no_grad(), self._autocast():
+                logits = self.forward(images)
+                loss = nn.functional.cross_entropy(logits, labels)
+            tally.add(loss, logits, labels)
+            yield
+
+    def _resample(self, epoch: int) -> None:
+        count = min(len(self.batches), -(-RESAMPLED_IMAGES // self.trial.batch_size))
+        images = (self.batches.batch(epoch, number)[0] for number in range(count))
+        with self._autocast():
+            resample_batch_norm(self.network, images)
+
+    def state(self) -> dict[str, Any]:
+        """Return all that the next step depends on."""
+        return {
+            "network": self.network.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": {name: self.schedule.__dict__[name] for name in _SCHEDULE_STATE},
+            "scaler": self.scaler.state_dict(),
+            "tally": list(self.tally),
+            "normalisation": [list(part) for part in self.batches.normalisation],
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go back to where :meth:`state` was taken."""
+        self.network.load_state_dict(state["network"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.schedule.__dict__.update(state["schedule"])
+        self.scaler.load_state_dict(state["scaler"])
+        self.tally = Tally(*(part.to(self.device) for part in state["tally"]))
+        self.network.train()
+
+
+# What a schedule of the same settings does not know by itself. (All of it would include
+# objects that a safe load refuses.)
+_SCHEDULE_STATE = ("last_epoch", "_step_count", "_last_lr")
+
+
+def seed_everything(seed: int, purpose: str) -> None:
+    """Seed torch's generators with a hash of a trial's seed and of what the numbers are for."""
+    digest = hashlib.blake2b(f"{seed} {purpose}".encode(), digest_size=8).digest()
+    torch.manual_seed(int.from_bytes(digest, "little") >> 1)
+
+
+def _layout(network: nn.Module) -> torch.memory_format:
+    # In torch 2.13 the backward pass of such a convolution, channels last and on a CPU, writes
+    # where it should not.
+    for module in network.modules():
+        narrow = isinstance(module, nn.Conv2d) and min(module.in_channels, module.out_channels) < 8
+        if narrow and module.kernel_size == (1, 1):
+            return torch.contiguous_format
+    return torch.channels_last
+
+
+def _facts(train: Split, test: Split, used: int, normalisation: Normalisation) -> DataFacts:
+    return DataFacts(
+        train_sha256=train.sha256,
+        test_sha256=test.sha256,
+        official=train.official and test.official,
+        train_images=used,
+        test_images=len(test),
+        mean=normalisation.mean,
+        std=normalisation.std,
+    )
