@@ -155,4 +155,8 @@ METHODS.add(
     "RMSProp with the article's smoothing of 0.95; its rate there was 0.0001.",
     Method("RMSProp", torch.optim.RMSprop, presets={"alpha": 0.95}),
 )
-METHODS.add("adam", "Adam; its rate in the article was 0.0001.", Method("Adam", torch.optim.Adam))
+METHODS.add(
+    "adam",
+    "Adam; its rate in the article was 0.0001.",
+    Method("Adam", torch.optim.Adam, hidden=("decoupled_weight_decay",)),  # not in torch 2.6
+)

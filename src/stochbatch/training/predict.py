@@ -135,9 +135,9 @@ def prepare(
 
 def _open(image: str | os.PathLike[str] | Image) -> Image:
     module = optional("PIL.Image")
-    if isinstance(image, module.Image):
-        return image  # type: ignore[return-value]
-    path = Path(image)  # type: ignore[arg-type]
+    if not isinstance(image, str | os.PathLike):
+        return image
+    path = Path(image)
     try:
         with warnings.catch_warnings():
             # A picture of absurd size is a mistake or an attack, not something to wait for.
@@ -188,7 +188,7 @@ def _probabilities(
     mean = torch.tensor(normalisation.mean).view(1, -1, 1, 1)
     std = torch.tensor(normalisation.std).view(1, -1, 1, 1)
     with torch.inference_mode():
-        scores = network.eval()(((pixels - mean) / std).to(device))
+        scores: Tensor = network.eval()(((pixels - mean) / std).to(device))
     return scores.float().softmax(1).cpu()
 
 

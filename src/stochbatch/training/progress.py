@@ -189,10 +189,9 @@ class RichProgress(Progress):
             self._print(note, style="yellow")
         if resumed:
             self._print(resumed_line(epoch, batch, trial.epochs, batches))
-        self._total = trial.epochs
-        self._epochs = self._bars.add_task(
-            "epochs", total=trial.epochs, completed=done, count=f"{epoch}/{trial.epochs}", facts=""
-        )
+        self._total, self._per_epoch = trial.epochs, batches
+        self._epochs = self._bars.add_task("epochs", total=trial.epochs, count="", facts="")
+        self._bars.update(self._epochs, completed=done, count=f"{epoch}/{trial.epochs}")
         self._batches = self._bars.add_task(
             "batches", total=batches, completed=batch, count=f"{batch}/{batches}", facts=""
         )
@@ -210,7 +209,37 @@ class RichProgress(Progress):
         """Move both bars."""
         if self._left is None:
             return
-        done = epoch + number / max(batches, 1)
+        self._move_batches(number, batches, loss, accuracy, images_per_second)
+        self._move_epochs(epoch + number / max(batches, 1), f"{epoch}/{self._total}")
+
+    def epoch(self, metrics: dict[str, Any]) -> None:
+        """Fill the bar of the batches, and show the test accuracy beside that of the epochs."""
+        if self._left is None:
+            return
+        done = metrics["epoch"] + 1
+        self._test = f"test {figure(metrics.get('test_accuracy'), '.1f')} %  "
+        self._move_batches(
+            self._per_epoch,
+            self._per_epoch,
+            metrics.get("train_loss"),
+            metrics.get("train_accuracy"),
+            metrics.get("images_per_second"),
+        )
+        self._move_epochs(done, f"{done}/{self._total}")
+
+    def close(self) -> None:
+        """Leave the bars as they are, and give the terminal back."""
+        if self._left is not None:
+            self._bars.stop()
+
+    def _move_batches(
+        self,
+        number: int,
+        batches: int,
+        loss: float | None,
+        accuracy: float | None,
+        images_per_second: float | None,
+    ) -> None:
         facts = (
             f"loss {figure(loss, '.3g')}  {figure(accuracy, '.1f')} %  "
             f"{figure(images_per_second, ',.0f')} images/s"
@@ -222,20 +251,6 @@ class RichProgress(Progress):
             count=f"{number}/{batches}",
             facts=facts,
         )
-        self._move_epochs(done, f"{epoch}/{self._total}")
-
-    def epoch(self, metrics: dict[str, Any]) -> None:
-        """Show the test accuracy beside the bar of the epochs."""
-        if self._left is None:
-            return
-        done = metrics["epoch"] + 1
-        self._test = f"test {figure(metrics.get('test_accuracy'), '.1f')} %  "
-        self._move_epochs(done, f"{done}/{self._total}")
-
-    def close(self) -> None:
-        """Leave the bars as they are, and give the terminal back."""
-        if self._left is not None:
-            self._bars.stop()
 
     def _move_epochs(self, done: float, count: str) -> None:
         assert self._left is not None

@@ -89,7 +89,8 @@ class Session:
         self.facts = _facts(train, test, len(labels), self.batches.normalisation)
         seed_everything(trial.seed, "initial weights")
         self.network = trial.build_network().to(device)
-        self.network.to(memory_format=_layout(self.network))  # type: ignore[call-overload]
+        self.layout = _layout(self.network)
+        self.network.to(memory_format=self.layout)  # type: ignore[call-overload]
         self.forward = torch.compile(self.network) if trial.compile else self.network
         self.optimizer = trial.build_optimizer(self.network)
         schedule = SCHEDULES[trial.schedule]
@@ -139,10 +140,22 @@ class Session:
         # saving, and a run that resumes drops what the undisturbed run dropped.
         seed_everything(self.trial.seed, f"batch {evaluation} of epoch {epoch}")
         with self._autocast():
-            logits = self.forward(images)
+            logits = self._logits(images)
             loss = nn.functional.cross_entropy(logits, labels)
         self.tally.add(loss, logits, labels)
         return loss
+
+    def _logits(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.forward(self._laid_out(images))
+        return logits
+
+    def _laid_out(self, images: Tensor) -> Tensor:
+        # A batch is channels last; of one channel it is both at once, and only a copy decides.
+        return (
+            images
+            if self.layout == torch.channels_last
+            else images.clone(memory_format=self.layout)
+        )
 
     def _autocast(self) -> torch.autocast:
         low = AUTOCAST.get(self.trial.precision)
@@ -155,14 +168,14 @@ class Session:
         self.network.eval()
         for images, labels in self.test.epoch(0):
             with torch.no_grad(), self._autocast():
-                logits = self.forward(images)
+                logits = self._logits(images)
                 loss = nn.functional.cross_entropy(logits, labels)
             tally.add(loss, logits, labels)
             yield
 
     def _resample(self, epoch: int) -> None:
         count = min(len(self.batches), -(-RESAMPLED_IMAGES // self.trial.batch_size))
-        images = (self.batches.batch(epoch, number)[0] for number in range(count))
+        images = (self._laid_out(self.batches.batch(epoch, number)[0]) for number in range(count))
         with self._autocast():
             resample_batch_norm(self.network, images)
 
@@ -182,6 +195,8 @@ class Session:
         self.network.load_state_dict(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.schedule.__dict__.update(state["schedule"])
+        # The schedule would warn if its first call came before one of the optimizer's.
+        self.optimizer._opt_called = True  # type: ignore[attr-defined]
         self.scaler.load_state_dict(state["scaler"])
         self.tally = Tally(*(part.to(self.device) for part in state["tally"]))
         self.network.train()

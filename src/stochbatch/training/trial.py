@@ -117,7 +117,7 @@ class Trial(BaseModel):
         with torch.device("meta"):
             network = self.build_network()
             network.eval()(torch.empty(2, channels, height, width))
-        optimizer = self.build_optimizer(torch.nn.Linear(1, 1))
+            optimizer = self.build_optimizer(torch.nn.Linear(1, 1))
         SCHEDULES[self.schedule](optimizer, self.epochs, **self.schedule_settings)
 
     def build_network(self) -> torch.nn.Module:

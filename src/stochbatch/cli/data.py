@@ -1,0 +1,79 @@
+"""``stochbatch data``: get, check and list the files of data sets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stochbatch.cli.exits import ERROR
+from stochbatch.cli.texts import examples, table
+
+app = typer.Typer(
+    help="Get, check and list the files of data sets.",
+    epilog=examples(
+        "stochbatch data list",
+        "stochbatch data get cifar10",
+        "stochbatch data check cifar10 --data-root pictures",
+    ),
+)
+
+Name = Annotated[str, typer.Argument(help="Name of a data set: stochbatch list datasets.")]
+DataRoot = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder of all data.",
+        show_default="STOCHBATCH_DATA, else stochbatch/data in the cache folder",
+    ),
+]
+
+
+@app.command("get", epilog=examples("stochbatch data get svhn", "stochbatch data get svhn --quiet"))
+def get(
+    name: Name,
+    data_root: DataRoot = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+) -> None:
+    """Download the files of a data set that are not there yet, and verify them."""
+    from stochbatch import data
+
+    paths = data.get(name, data_root, progress=not quiet)
+    for path in paths:
+        typer.echo(path)
+    if not paths:
+        typer.echo(f"{name} needs no download.")
+
+
+@app.command("check", epilog=examples("stochbatch data check svhn"))
+def check(name: Name, data_root: DataRoot = None) -> None:
+    """Compare the files of a data set with the published ones; exit code 1 if one differs."""
+    from stochbatch import data
+
+    reports = data.check(name, data_root)
+    if not reports:
+        typer.echo(f"{name} has no files of its own.")
+        return
+    rows = [
+        (report.file, f"{report.bytes:,}", report.verdict, report.path or "-") for report in reports
+    ]
+    table(rows, ("file", "bytes", "verdict", "path"), right=(1,))
+    if any(report.verdict != "official" for report in reports):
+        raise typer.Exit(ERROR)
+
+
+@app.command("list", epilog=examples("stochbatch data list --data-root pictures"))
+def list_(data_root: DataRoot = None) -> None:
+    """List the data sets, and whether their files are there (`check` verifies them)."""
+    from stochbatch import data
+    from stochbatch.data.folders import find
+
+    root = data.data_root(data_root)
+    rows = []
+    for name, entry in data.DATASETS.items():
+        there = sum(find(entry, file, root) is not None for file in entry.files)
+        state = f"{there} of {len(entry.files)} files" if entry.files else "no files needed"
+        size = f"{sum(file.size for file in entry.files):,}" if entry.files else "-"
+        rows.append((name, state, size, data.DATASETS.summary(name)))
+    table(rows, ("data set", "there", "bytes", "what it is"), right=(2,))
+    typer.echo(f"The data folder is {root}")

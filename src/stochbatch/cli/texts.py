@@ -1,0 +1,69 @@
+"""Texts and tables as the commands print them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+
+import typer
+
+WIDTH = 140
+"""Of tables that do not go to a terminal."""
+
+
+def examples(*commands: str, after: str = "") -> str:
+    r"""Return the end of a help text: examples, each in a line of its own.
+
+    Example:
+        >>> from stochbatch.cli.texts import examples
+        >>> examples("stochbatch version")
+        'Example:\n  stochbatch version'
+    """
+    lines = ["Examples:" if len(commands) > 1 else "Example:"]
+    lines += [f"  {command}" for command in commands]
+    return "\n".join([*lines, *(["", after] if after else [])])
+
+
+def table(
+    rows: Iterable[Sequence[object]],
+    head: Sequence[str] = (),
+    right: Sequence[int] = (),
+    title: str | None = None,
+) -> None:
+    """Print a table.
+
+    Args:
+        rows: the cells.
+        head: names of the columns.
+        right: numbers of the columns that are aligned to the right.
+        title: a line above it.
+    """
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    cells = [[Text(str(cell)) for cell in row] for row in rows]
+    columns = len(head) or max((len(row) for row in cells), default=0)
+    shown = Table(
+        box=box.SIMPLE_HEAD if head else None,
+        show_header=bool(head),
+        pad_edge=False,
+        title=title,
+        title_justify="left",
+    )
+    for number in range(columns):
+        shown.add_column(
+            head[number] if head else "",
+            justify="right" if number in right else "left",
+            # The last column is the long one: it may fold, the others stay whole.
+            no_wrap=number < columns - 1,
+            overflow="fold",
+        )
+    for row in cells:
+        shown.add_row(*row)
+    # A file has no width; what is written there is not cut to that of a narrow terminal.
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    with console.capture() as captured:
+        console.print(shown)
+    typer.echo("\n".join(line.rstrip() for line in captured.get().strip("\n").splitlines()))

@@ -1,0 +1,296 @@
+"""``stochbatch train``: one trial, shown, trained, resumed."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stochbatch.cli.exits import CODES, DIVERGED, DONE, INTERRUPTED
+from stochbatch.cli.texts import examples, table
+
+if TYPE_CHECKING:
+    from stochbatch.training import Result, Trial
+
+EPILOG = examples(
+    "stochbatch train --method sbs --set lambd=-2 --epochs 30",
+    "stochbatch train --config trial.toml --seed 1",
+    "stochbatch train --dataset cifar10 --network resnet18 --precision bf16 --dry-run",
+    after="A training that was stopped goes on when the same command is given again. " + CODES,
+)
+
+TRIAL, RUNNING = "The trial", "How it is run"
+
+
+class PrecisionName(str, Enum):
+    """The precisions of a trial."""
+
+    fp32 = "fp32"
+    bf16 = "bf16"
+    fp16 = "fp16"
+
+
+def _field(*names: str, default: str, help: str) -> Any:
+    """Return the option of a trial's field; the default is the trial's, or the file's."""
+    return typer.Option(*names, help=help, show_default=default, rich_help_panel=TRIAL)
+
+
+def _option(*names: str, help: str, **extra: Any) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel=RUNNING, **extra)
+
+
+def train(
+    dataset: Annotated[
+        str | None, _field(default="digits", help="Data set: see `stochbatch list datasets`.")
+    ] = None,
+    share: Annotated[
+        float | None, _field(default="1.0", help="Share of the training set, drawn by the seed.")
+    ] = None,
+    network: Annotated[
+        str | None,
+        _field(
+            default="vgg_tiny below 32x32, else vgg11",
+            help="Network: see `stochbatch list networks`.",
+        ),
+    ] = None,
+    width: Annotated[
+        float | None, _field(default="1.0", help="Factor on the network's widths.")
+    ] = None,
+    method: Annotated[
+        str | None, _field(default="sgd", help="Method: see `stochbatch list methods`.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        _field(
+            "--set",
+            default="the method's",
+            help="A setting of the method, NAME=VALUE; may be repeated.",
+        ),
+    ] = None,
+    batch_size: Annotated[int | None, _field(default="128", help="Samples in a batch.")] = None,
+    lr: Annotated[float | None, _field(default="0.1", help="Learning rate at the start.")] = None,
+    momentum: Annotated[float | None, _field(default="0.0", help="Momentum factor.")] = None,
+    weight_decay: Annotated[float | None, _field(default="0.0005", help="L2 penalty.")] = None,
+    schedule: Annotated[
+        str | None,
+        _field(default="sigmoid", help="Learning rates: see `stochbatch list schedules`."),
+    ] = None,
+    schedule_settings: Annotated[
+        list[str] | None,
+        _field(
+            "--schedule-set",
+            default="the schedule's",
+            help="A setting of the schedule, NAME=VALUE; may be repeated.",
+        ),
+    ] = None,
+    epochs: Annotated[int | None, _field(default="100", help="Number of epochs.")] = None,
+    augment: Annotated[
+        bool | None,
+        _field("--augment/--no-augment", default="augment", help="Crop and flip training images."),
+    ] = None,
+    precision: Annotated[
+        PrecisionName | None,
+        _field(default="fp32", help="fp32, or bf16 or fp16 under autocast."),
+    ] = None,
+    compile: Annotated[
+        bool | None,
+        _field("--compile/--no-compile", default="no-compile", help="Use torch.compile."),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        _field(default="0", help="Decides initial weights, order, crops, flips and coins."),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        _option(
+            "--config",
+            "-c",
+            help="A trial in a .toml or .json file; options given here come before it.",
+        ),
+    ] = None,
+    root: Annotated[Path, _option(help="Folder of all runs.")] = Path("runs"),
+    data_root: Annotated[
+        Path | None,
+        _option(
+            help="Folder of all data.",
+            show_default="STOCHBATCH_DATA, else stochbatch/data in the cache folder",
+        ),
+    ] = None,
+    accept_hash: Annotated[
+        bool,
+        _option("--accept-hash", help="Take data files that are not the published ones."),
+    ] = False,
+    device: Annotated[str, _option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
+    again: Annotated[
+        bool, _option("--again", help="Begin anew, even if the run is over or diverged.")
+    ] = False,
+    wait: Annotated[
+        bool, _option("--wait", help="Wait if another process is at work on this trial.")
+    ] = False,
+    checkpoint_seconds: Annotated[
+        float, _option(min=0, help="Save at least so often within an epoch.")
+    ] = 300.0,
+    tensorboard: Annotated[
+        bool, _option("--tensorboard", help="Also write TensorBoard's event files.")
+    ] = False,
+    quiet: Annotated[bool, _option("--quiet", "-q", help="Show the result alone.")] = False,
+    dry_run: Annotated[
+        bool, _option("--dry-run", help="Show what would be done, and train nothing.")
+    ] = False,
+) -> None:
+    """Train a network, or go on training it.
+
+    The run lies in a folder named after the trial, so the same options find it
+    again: what was stopped is resumed, what is finished is not trained again.
+    """
+    options = dict(locals())  # first of all, when there is nothing else
+    from stochbatch import training
+    from stochbatch.training.progress import choose_progress
+
+    trial = _trial(options)
+    folder = root / trial.folder
+    if dry_run:
+        typer.echo(trial.to_toml())
+    elif not quiet:
+        table(_overview(trial))
+    if dry_run or not quiet:
+        typer.echo(f"folder: {folder} ({_state(folder)})")
+    if dry_run:
+        return
+    how = {name: options[name] for name in _HOW}
+    try:
+        result = training.run(
+            trial, root, again=again, progress=choose_progress(quiet), wait=wait, **how
+        )
+    except training.Interrupted as stop:
+        typer.echo(f"Stopped; everything is saved. To go on:\n  {_resume(folder, root, how)}")
+        raise typer.Exit(INTERRUPTED + stop.signal_number) from None
+    _show_result(result, root, quiet)
+    raise typer.Exit(DIVERGED if result.status == "diverged" else DONE)
+
+
+_HOW = {
+    "data_root": None,
+    "accept_hash": False,
+    "device": "auto",
+    "checkpoint_seconds": 300.0,
+    "tensorboard": False,
+}
+"""Options of `run` that a resumed run wants too, with their defaults."""
+
+
+def _trial(options: dict[str, Any]) -> Trial:
+    """Return the trial of the file, if there is one, with what the command line says instead."""
+    from stochbatch.training import Trial
+
+    given = {name: options[name] for name in Trial.model_fields if options[name] not in (None, [])}
+    if "precision" in given:
+        given["precision"] = PrecisionName(given["precision"]).value
+    fields: dict[str, Any] = {}
+    if options["config"] is not None:
+        fields = Trial.from_file(options["config"]).model_dump(exclude_unset=True)
+    for owner, its in (("method", "settings"), ("schedule", "schedule_settings")):
+        if owner in given and given[owner] != fields.get(owner, given[owner]):
+            fields.pop(its, None)  # they are another method's
+        if its in given:
+            given[its] = {**fields.get(its, {}), **parse_settings(given[its])}
+    return Trial(**{**fields, **given})
+
+
+def parse_settings(texts: list[str]) -> dict[str, Any]:
+    """Return settings from texts like ``lambd=-2``.
+
+    Example:
+        >>> from stochbatch.cli.train import parse_settings
+        >>> parse_settings(["lambd=-2", "guard=true", "dropout=block", "milestones=[3, 5]"])
+        {'lambd': -2, 'guard': True, 'dropout': 'block', 'milestones': [3, 5]}
+    """
+    settings = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise typer.BadParameter(f"a setting is NAME=VALUE, got {text!r}")
+        settings[name.strip().replace("-", "_")] = _value(value.strip())
+    return settings
+
+
+def _value(text: str) -> Any:
+    """Return a number, truth value, list or null as JSON has it, anything else as text."""
+    words = {"True": True, "False": False, "None": None}  # as Python has them
+    if text in words:
+        return words[text]
+    for read in (json.loads, float):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _overview(trial: Trial) -> list[tuple[str, str]]:
+    return [
+        ("network", f"{trial.network} on {trial.dataset}" + _part(trial.share)),
+        ("method", _with_settings(trial.method, trial.settings)),
+        ("batches of", f"{trial.batch_size} for {trial.epochs} epochs"),
+        (
+            "learning rate",
+            f"{trial.lr:g}, {_with_settings(trial.schedule, trial.schedule_settings)}",
+        ),
+        (
+            "besides",
+            f"momentum {trial.momentum:g}, weight decay {trial.weight_decay:g}, "
+            f"{trial.precision}, seed {trial.seed}",
+        ),
+    ]
+
+
+def _part(share: float) -> str:
+    return "" if share == 1 else f", {share:.3g} of the training set"
+
+
+def _with_settings(name: str, settings: dict[str, Any]) -> str:
+    shown = ", ".join(f"{key}={value}" for key, value in settings.items() if value is not None)
+    return f"{name} ({shown})" if shown else name
+
+
+def _state(folder: Path) -> str:
+    """Return in words what is in the folder of a trial."""
+    from stochbatch.training import RunError, read_run
+
+    try:
+        read = read_run(folder)
+    except RunError:
+        return "new"
+    if read.result is not None:
+        return f"done already: {read.result.status}; --again trains it anew"
+    return f"begun: {len(read.metrics)} of {read.trial.epochs} epochs are done"
+
+
+def _resume(folder: Path, root: Path, how: dict[str, Any]) -> str:
+    """Return the command that takes the run up, from any folder if the paths are absolute."""
+    words = ["stochbatch", "train", "--config", str(folder / "trial.json"), "--root", str(root)]
+    for name, value in how.items():
+        if value != _HOW[name]:
+            option = "--" + name.replace("_", "-")
+            words += [option] if value is True else [option, str(value)]
+    return shlex.join(words)
+
+
+def _show_result(result: Result, root: Path, quiet: bool) -> None:
+    if result.accuracy is not None:
+        best = result.accuracy
+        typer.echo(
+            f"test accuracy {best.final:.2f} % (best {best.max:.2f} % in epoch "
+            f"{best.best_epoch + 1}, mean of the last tenth {best.mean:.2f} %)"
+        )
+    if result.status == "diverged":
+        typer.echo(
+            f"The training diverged in epoch {result.epochs}: a smaller --lr may help.", err=True
+        )
+    if not quiet:
+        typer.echo(f"folder: {result.folder}")
+        typer.echo(f"To look at it: {shlex.join(['stochbatch', 'show', str(result.folder)])}")

@@ -1,0 +1,188 @@
+"""The learning curve of a run, or of several in one picture."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stochbatch.data.atomic import write_atomically
+from stochbatch.data.optional import optional
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from stochbatch.training import RunFolder, Trial
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Okabe and Ito's, which most colour-blind people can tell apart."""
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+FORMATS = ("png", "svg", "pdf")
+FEW = 25
+"""Up to so many epochs each has a marker, so that a single one is seen."""
+
+
+class CurveError(ValueError):
+    """A curve that cannot be drawn as it was asked."""
+
+
+def learning_curve(runs: Iterable[RunFolder], path: str | os.PathLike[str]) -> Path:
+    """Draw accuracy and loss over the epochs, and for SBS the batches of the layers.
+
+    Test curves are drawn in full, training curves dashed, the learning rate as a thin dotted
+    line with an axis of its own. The last panel has, for each kind of layer, the mean number
+    of batches in a weight's average gradient.
+
+    Args:
+        runs: the runs, from `read_run`; those without a finished epoch are left out.
+        path: the picture, ``.png``, ``.svg`` or ``.pdf``; replaced if it is there.
+
+    Returns:
+        The picture's path.
+
+    Raises:
+        CurveError: no run has a finished epoch, or the path has another ending.
+    """
+    path = Path(path)
+    form = path.suffix.lower().removeprefix(".")
+    if form not in FORMATS:
+        raise CurveError(f"{path}: a curve is one of {', '.join('.' + name for name in FORMATS)}")
+    drawn = [run for run in runs if run.metrics]
+    if not drawn:
+        raise CurveError("there is no curve to draw before the first epoch is done")
+    figure = draw(drawn)
+    write_atomically(path, lambda file: figure.savefig(file, format=form, dpi=120))
+    return path
+
+
+def draw(runs: Sequence[RunFolder]) -> Figure:
+    """Return the figure of runs that each have at least one epoch."""
+    # The Figure itself, without pyplot: no window, no display, nothing global.
+    optional("matplotlib.backends.backend_agg")
+    figure: Figure = optional("matplotlib.figure").Figure(layout="constrained")
+    layered = [run for run in runs if run.metrics[-1].get("layers")]
+    panels = 3 if layered else 2
+    figure.set_size_inches(8, 1 + 2.6 * panels)
+    axes: list[Axes] = list(figure.subplots(panels, 1, sharex=True))
+    figure.suptitle(_title(runs))
+    _draw_pair(axes[0], runs, "accuracy", "accuracy (%)")
+    _draw_pair(axes[1], runs, "loss", "loss")
+    _draw_rates(axes[1], runs)
+    if layered:
+        _draw_batches(axes[2], layered)
+    axes[-1].set_xlabel("epoch")
+    axes[-1].xaxis.set_major_locator(optional("matplotlib.ticker").MaxNLocator(integer=True))
+    for panel in axes:
+        panel.grid(alpha=0.25)
+        if panel.get_legend_handles_labels()[0]:
+            panel.legend(fontsize="small", frameon=False)
+    return figure
+
+
+def _draw_pair(panel: Axes, runs: Sequence[RunFolder], what: str, label: str) -> None:
+    for run, colour in zip(runs, cycle(COLOURS), strict=False):
+        for part, line in (("test", "-"), ("train", "--")):
+            name = part if len(runs) == 1 else f"{_label(run)}, {part}"
+            values = _column(run, f"{part}_{what}")
+            panel.plot(
+                _epochs(run),
+                values,
+                line,
+                color=colour,
+                alpha=1 if part == "test" else 0.7,
+                marker="." if len(values) <= FEW else None,
+                label=name,
+            )
+    panel.set_ylabel(label)
+
+
+def _draw_rates(panel: Axes, runs: Sequence[RunFolder]) -> None:
+    rates = panel.twinx()
+    for run, colour in zip(runs, cycle(COLOURS), strict=False):
+        rates.plot(
+            _epochs(run),
+            _column(run, "lr"),
+            ":",
+            color="#666666" if len(runs) == 1 else colour,
+            linewidth=0.9,
+        )
+    rates.set_ylabel("learning rate (dotted)", color="#666666")
+    rates.set_ylim(bottom=0)
+
+
+def _draw_batches(panel: Axes, runs: Sequence[RunFolder]) -> None:
+    for run, line in zip(runs, cycle(("-", "--", "-.", ":")), strict=False):
+        for (kind, values), colour, marker in zip(
+            batches_by_kind(run.metrics).items(), cycle(COLOURS), cycle(MARKERS), strict=False
+        ):
+            panel.plot(
+                _epochs(run),
+                values,
+                line,
+                color=colour,
+                marker=marker if len(values) <= FEW else None,
+                markersize=4,
+                label=kind if len(runs) == 1 else f"{_label(run)}, {kind}",
+            )
+    panel.set_ylabel("mean batches of a weight")
+
+
+def batches_by_kind(metrics: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
+    """Return for each kind of layer its mean number of batches, an epoch after the other.
+
+    Every weight counts alike, so a large layer counts more than a small one.
+
+    Example:
+        >>> from stochbatch.report.curve import batches_by_kind
+        >>> layers = [
+        ...     {"kind": "conv", "size": 3, "batches": 1.0},
+        ...     {"kind": "conv", "size": 1, "batches": 5.0},
+        ...     {"kind": "bias", "size": 7, "batches": 4.0},
+        ... ]
+        >>> batches_by_kind([{"epoch": 0, "layers": layers}])
+        {'conv': [2.0], 'bias': [4.0]}
+    """
+    kinds = dict.fromkeys(layer["kind"] for line in metrics for layer in line.get("layers") or ())
+    curves: dict[str, list[float]] = {kind: [] for kind in kinds}
+    for line in metrics:
+        total: dict[str, float] = defaultdict(float)
+        size: dict[str, int] = defaultdict(int)
+        for layer in line.get("layers") or ():
+            if layer["batches"] is not None:
+                total[layer["kind"]] += layer["size"] * layer["batches"]
+                size[layer["kind"]] += layer["size"]
+        for kind, curve in curves.items():
+            curve.append(total[kind] / size[kind] if size[kind] else float("nan"))
+    return curves
+
+
+def _epochs(run: RunFolder) -> list[int]:
+    return [line["epoch"] + 1 for line in run.metrics]
+
+
+def _column(run: RunFolder, name: str) -> list[float]:
+    values = (line.get(name) for line in run.metrics)
+    return [float("nan") if value is None else float(value) for value in values]
+
+
+def _title(runs: Sequence[RunFolder]) -> str:
+    if len(runs) > 1:
+        return ", ".join(
+            dict.fromkeys(f"{run.trial.network} on {run.trial.dataset}" for run in runs)
+        )
+    trial = runs[0].trial
+    return f"{_method(trial)}: {trial.network} on {trial.dataset}, seed {trial.seed}"
+
+
+def _label(run: RunFolder) -> str:
+    return f"{_method(run.trial)}, seed {run.trial.seed} ({run.trial.folder[:6]})"
+
+
+def _method(trial: Trial) -> str:
+    from stochbatch.optim import METHODS
+
+    return METHODS[trial.method].title

@@ -1,0 +1,45 @@
+"""The command, called in this process or in one of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from stochbatch.cli.app import app
+
+SCRIPT = Path(sys.executable).with_name("stochbatch")
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
+
+
+class Outcome:
+    """What a call left: its exit code and its texts."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+
+def call(*args: object) -> Outcome:
+    """Call the command in this process."""
+    result = CliRunner().invoke(app, [str(arg) for arg in args])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return Outcome(result.exit_code, result.stdout, result.stderr)
+
+
+def spawn(*args: object) -> Outcome:
+    """Call the installed command."""
+    words = [str(SCRIPT), *(str(arg) for arg in args)]
+    done = subprocess.run(words, capture_output=True, text=True, env=ENVIRONMENT, timeout=120)
+    return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+def assert_one_clear_line(outcome: Outcome, code: int, *parts: str) -> None:
+    assert outcome.code == code, outcome.err
+    assert outcome.err.startswith("error: ")
+    assert outcome.err.count("\n") == 1
+    for part in parts:
+        assert part in outcome.err

@@ -1,0 +1,159 @@
+"""Invariant: help comes at once, for every command, with examples; errors are one line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+import typer
+
+import stochbatch
+from stochbatch.cli import data, exits, train
+from stochbatch.cli.app import app
+from tests.cli.command import ENVIRONMENT, assert_one_clear_line, call, spawn
+
+COMMANDS = [
+    [],
+    ["version"],
+    ["train"],
+    ["show"],
+    ["predict"],
+    ["export"],
+    ["list"],
+    ["data"],
+    ["data", "get"],
+    ["data", "check"],
+    ["data", "list"],
+]
+
+
+def test_the_list_of_commands_is_complete() -> None:
+    command: Any = typer.main.get_command(app)
+    nested = [["data", name] for name in typer.main.get_command(data.app).commands]
+    assert sorted(COMMANDS) == sorted([[], *([name] for name in command.commands), *nested])
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_has_help_with_an_example(command: list[str]) -> None:
+    outcome = call(*command, "--help")
+    assert outcome.code == 0
+    assert "Example" in outcome.out
+    assert f"stochbatch {' '.join(command)}".strip() in outcome.out.split("Example")[1]
+
+
+def test_exit_codes_are_in_the_help() -> None:
+    text = " ".join(call("--help").out.split())
+    assert "0 done, 1 an error" in text
+    assert "130 or 143" in text
+
+
+def test_no_command_at_all_shows_the_help() -> None:
+    assert call().code == 0
+    assert "Usage: " in call().out
+
+
+def test_help_comes_at_once() -> None:
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        assert spawn("--help").code == 0
+        seconds.append(time.perf_counter() - start)
+    # The aim is half a second; the bound is wide enough for a busy machine, not for torch.
+    assert min(seconds) < 1.0
+
+
+@pytest.mark.parametrize("command", [[], ["train"], ["data", "get"]], ids=" ".join)
+def test_help_does_not_import_torch(command: list[str]) -> None:
+    probe = (
+        "import sys, stochbatch.cli\n"
+        f"sys.argv = ['stochbatch', *{command!r}, '--help']\n"
+        "try:\n    stochbatch.cli.main()\n"
+        "finally:\n    print('torch' in sys.modules, 'matplotlib' in sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", probe], capture_output=True, text=True, env=ENVIRONMENT, check=True
+    )
+    assert done.stderr.strip() == "False False"
+
+
+def test_the_version_is_shown() -> None:
+    expected = f"stochbatch {stochbatch.__version__}\n"
+    assert call("--version").out == call("version").out == expected
+
+
+def test_the_package_can_be_run_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "stochbatch", "version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"stochbatch {stochbatch.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "part"),
+    [
+        (["train", "--epoch", "3"], "--epochs"),
+        (["train", "--epochs", "many"], "'many'"),
+        (["train", "--set", "lambd"], "a setting is NAME=VALUE, got 'lambd'"),
+        (["train", "--precision", "fp8"], "'fp8'"),
+        (["trian"], "'trian'"),
+        (["list", "metods"], "'metods'"),
+        (["data"], "Missing command"),
+        (["show"], "Missing argument"),
+    ],
+    ids=str,
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(args: list[str], part: str) -> None:
+    assert_one_clear_line(call(*args), exits.USAGE, part, "--help)")
+
+
+def test_wrong_usage_of_the_installed_command() -> None:
+    assert_one_clear_line(spawn("train", "--nonsense"), 2, "--nonsense")
+
+
+def test_an_error_is_one_line_without_a_traceback() -> None:
+    assert_one_clear_line(spawn("train", "--metod", "sbs"), 2, "--metod")
+    outcome = spawn("train", "--method", "sbss")
+    assert_one_clear_line(outcome, 1, "no method is called 'sbss', did you mean 'sbs'?")
+
+
+@pytest.mark.parametrize("args", [["--debug", "show", "none"], ["show", "none", "--debug"]])
+def test_debug_shows_the_traceback_wherever_it_stands(args: list[str]) -> None:
+    outcome = spawn(*args)
+    assert outcome.code == 1
+    assert "Traceback" in outcome.err
+    assert "RunError: there is no run 'none'" in outcome.err
+
+
+def test_after_two_dashes_debug_is_no_option() -> None:
+    assert_one_clear_line(call("show", "--", "--debug"), 1, "there is no run '--debug'")
+
+
+def test_an_error_that_nobody_foresaw_is_one_line_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(options: object) -> None:
+        raise IndexError("out of\nrange")
+
+    monkeypatch.setattr(train, "_trial", fails)
+    outcome = call("train")
+    assert_one_clear_line(outcome, 1, "unexpected IndexError: out of range (--debug shows where)")
+    with pytest.raises(IndexError):
+        call("train", "--debug")
+
+
+def test_ctrl_c_outside_of_a_training_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stops(options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(train, "_trial", stops)
+    assert call("train").code == 130
+
+
+def test_without_the_lab_the_command_says_what_to_install() -> None:
+    probe = "import sys; sys.modules['typer'] = None; import stochbatch.cli; stochbatch.cli.main()"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr == (
+        "error: the command line needs typer; install it with: pip install 'stochbatch[lab]'\n"
+    )

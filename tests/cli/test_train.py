@@ -1,0 +1,202 @@
+"""Invariant: the command's options are the trial's fields, and the same command is the same run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from stochbatch.cli.app import app
+from stochbatch.cli.train import _HOW, TRIAL, PrecisionName, parse_settings
+from stochbatch.training import Trial, read_run
+from tests.cli.command import assert_one_clear_line, call
+
+FAST = ("--epochs", "1", "--share", "0.1", "--batch-size", "32", "--device", "cpu")
+
+
+def parameters() -> dict[str, Any]:
+    command: Any = typer.main.get_command(app)
+    return {one.name: one for one in command.commands["train"].params}
+
+
+def shown(*args: object) -> Trial:
+    """Return the trial that a dry run shows."""
+    outcome = call("train", *args, "--dry-run")
+    assert outcome.code == 0, outcome.err
+    return Trial.from_text(outcome.out.split("folder: ")[0], "toml")
+
+
+def test_the_options_of_the_trial_are_its_fields() -> None:
+    options = [name for name, one in parameters().items() if one.rich_help_panel == TRIAL]
+    assert options == list(Trial.model_fields)
+
+
+def test_the_defaults_in_the_help_are_those_of_the_trial() -> None:
+    for name, option in parameters().items():
+        default = Trial.model_fields[name].default if name in Trial.model_fields else None
+        if isinstance(default, bool):
+            assert option.show_default == ("" if default else "no-") + name
+        elif default and isinstance(default, str | int | float):
+            assert option.show_default == str(default)
+
+
+def test_the_precisions_are_those_of_the_trial() -> None:
+    precisions = Trial.model_fields["precision"].annotation.__args__
+    assert [one.value for one in PrecisionName] == list(precisions)
+
+
+def test_what_a_resumed_run_needs_has_the_same_defaults() -> None:
+    for name, default in _HOW.items():
+        assert parameters()[name].default == default
+
+
+def test_options_make_the_trial() -> None:
+    trial = shown(
+        *("--dataset", "cifar10", "--share", "0.125", "--network", "resnet18", "--width", "0.5"),
+        *("--method", "sbs", "--set", "lambd=-2", "--set", "cross_layer=product"),
+        *("--batch-size", "16", "--lr", "0.05", "--momentum", "0.9", "--weight-decay", "0"),
+        *("--schedule", "staircase", "--schedule-set", "milestones=[0.3, 0.6]"),
+        *("--epochs", "7", "--no-augment", "--precision", "bf16", "--compile", "--seed", "3"),
+    )
+    assert trial == Trial(
+        dataset="cifar10",
+        share=0.125,
+        network="resnet18",
+        width=0.5,
+        method="sbs",
+        settings={"lambd": -2, "cross_layer": "product"},
+        batch_size=16,
+        lr=0.05,
+        momentum=0.9,
+        weight_decay=0,
+        schedule="staircase",
+        schedule_settings={"milestones": [0.3, 0.6]},
+        epochs=7,
+        augment=False,
+        precision="bf16",
+        compile=True,
+        seed=3,
+    )
+
+
+def test_no_options_are_the_default_trial() -> None:
+    assert shown() == Trial()
+
+
+@pytest.mark.parametrize("form", ["toml", "json"])
+def test_a_file_makes_the_trial_and_options_go_before_it(tmp_path: Path, form: str) -> None:
+    trial = Trial(method="sbs", settings={"lambd": -2, "alpha": 0.2}, epochs=5, seed=4)
+    path = tmp_path / f"trial.{form}"
+    path.write_text(trial.to_toml() if form == "toml" else trial.to_json())
+    assert shown("--config", path) == trial
+    other = shown("--config", path, "--seed", "9", "--set", "lambd=-3")
+    assert other.seed == 9
+    assert other.epochs == 5
+    assert (other.settings["lambd"], other.settings["alpha"]) == (-3.0, 0.2)
+
+
+def test_another_method_does_not_inherit_the_settings_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "trial.toml"
+    path.write_text('method = "sbs"\n[settings]\nlambd = -2\n')
+    assert shown("-c", path, "--method", "sgd") == Trial(method="sgd")
+    assert shown("-c", path, "--method", "sbs").settings["lambd"] == -2
+
+
+def test_another_data_set_gets_its_own_network_unless_the_file_names_one(tmp_path: Path) -> None:
+    path = tmp_path / "trial.toml"
+    path.write_text('dataset = "digits"\n')
+    assert shown("-c", path, "--dataset", "svhn").network == "vgg11"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("-2", -2),
+        ("1e-3", 0.001),
+        (".5", 0.5),
+        ("true", True),
+        ("False", False),
+        ("none", "none"),
+        ("None", None),
+        ("null", None),
+        ("block", "block"),
+        ("[0.5, 0.75]", [0.5, 0.75]),
+        ("a=b", "a=b"),
+    ],
+)
+def test_values_of_settings(text: str, value: object) -> None:
+    assert parse_settings([f"name={text}"]) == {"name": value}
+
+
+@pytest.mark.parametrize(
+    ("args", "part"),
+    [
+        (["--dataset", "digit"], "did you mean 'digits'?"),
+        (["--lr", "-1"], "lr: "),
+        (["--method", "sbs", "--set", "lamda=1"], "did you mean 'lambd'?"),
+        (["--schedule-set", "end=1"], "no setting 'end'"),
+        (["--config", "none.toml"], "none.toml"),
+        (["--config", "trial.yaml"], "a trial is a .json or a .toml file"),
+        (["--device", "abacus"], "no device 'abacus'"),
+        (["--dataset", "svhn", "--data-root", "none"], "train_32x32.mat"),
+    ],
+    ids=str,
+)
+def test_a_trial_that_cannot_be_is_one_line(args: list[str], part: str, tmp_path: Path) -> None:
+    assert_one_clear_line(call("train", "--root", tmp_path, *args), 1, part)
+
+
+def test_a_file_with_a_wrong_field_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "trial.toml"
+    path.write_text('metod = "sbs"\n')
+    outcome = call("train", "--config", path)
+    assert_one_clear_line(outcome, 1, f"{path}: a trial has no 'metod', did you mean 'method'?")
+
+
+def test_a_dry_run_makes_nothing_and_says_what_there_is(tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    outcome = call("train", *FAST, "--root", root, "--dry-run")
+    assert "(new)" in outcome.out
+    assert not root.exists()
+
+
+def test_training_shows_the_trial_then_the_result_and_how_to_look_at_it(tmp_path: Path) -> None:
+    outcome = call("train", *FAST, "--root", tmp_path)
+    assert outcome.code == 0, outcome.err
+    (folder,) = tmp_path.iterdir()
+    assert outcome.out.startswith("network")
+    assert "vgg_tiny on digits, 0.1 of the training set" in outcome.out
+    assert f"folder: {folder} (new)" in outcome.out
+    accuracy = read_run(folder).result.accuracy
+    assert f"test accuracy {accuracy.final:.2f} %" in outcome.out
+    assert outcome.out.endswith(f"To look at it: stochbatch show {folder}\n")
+    assert outcome.err.startswith("epoch 1/1  loss ")
+
+
+def test_a_finished_run_is_shown_and_not_trained_again(tmp_path: Path) -> None:
+    first = call("train", *FAST, "--root", tmp_path)
+    second = call("train", *FAST, "--root", tmp_path)
+    assert second.code == 0
+    assert "(done already: finished; --again trains it anew)" in second.out
+    assert "epoch 1/1" not in second.err
+    assert first.out.splitlines()[-3:] == second.out.splitlines()[-3:]
+    assert "epoch 1/1" in call("train", *FAST, "--root", tmp_path, "--again").err
+
+
+def test_quiet_prints_the_accuracy_alone(tmp_path: Path) -> None:
+    outcome = call("train", *FAST, "--root", tmp_path, "--quiet")
+    assert outcome.err == ""
+    assert outcome.out.startswith("test accuracy ")
+    assert outcome.out.count("\n") == 1
+
+
+def test_a_training_that_diverges_is_exit_code_3(tmp_path: Path) -> None:
+    args = ("train", *FAST, "--root", tmp_path, "--lr", "1e38", "--epochs", "3")
+    outcome = call(*args)
+    assert outcome.code == 3
+    assert "The training diverged in epoch 1" in outcome.err
+    assert json.loads(next(tmp_path.glob("*/result.json")).read_text())["status"] == "diverged"
+    assert call(*args).code == 3

@@ -1,0 +1,101 @@
+"""Invariant: the curve has what the metrics have, and needs no display."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from stochbatch.report import learning_curve
+from stochbatch.report.curve import CurveError, batches_by_kind, draw
+from stochbatch.training import Trial
+from tests.trained import trained
+
+
+def made_up(metrics: list[dict[str, Any]]) -> Any:
+    return SimpleNamespace(trial=Trial(), metrics=metrics)
+
+
+def line(epoch: int, **changes: Any) -> dict[str, Any]:
+    numbers = ("lr", "train_loss", "train_accuracy", "test_loss", "test_accuracy")
+    return {"epoch": epoch, **dict.fromkeys(numbers, 1.0), **changes}
+
+
+def test_the_picture_is_a_picture(tmp_path: Path) -> None:
+    path = learning_curve([trained()], tmp_path / "curve.png")
+    with Image.open(path) as picture:
+        assert picture.width > 600
+        assert len(picture.convert("RGB").getcolors(1 << 20)) > 10
+    assert [file.name for file in tmp_path.iterdir()] == ["curve.png"]
+
+
+def test_curves_are_those_of_the_metrics() -> None:
+    read = trained()
+    accuracy, loss, rate = draw([read]).axes
+    assert accuracy.get_ylabel() == "accuracy (%)"
+    for panel, what in ((accuracy, "accuracy"), (loss, "loss")):
+        for drawn, part in zip(panel.lines, ("test", "train"), strict=True):
+            assert drawn.get_label() == part
+            expected = [epoch[f"{part}_{what}"] for epoch in read.metrics]
+            np.testing.assert_array_equal(drawn.get_ydata(), expected)
+            np.testing.assert_array_equal(drawn.get_xdata(), range(1, 11))
+    np.testing.assert_array_equal(
+        rate.lines[0].get_ydata(), [epoch["lr"] for epoch in read.metrics]
+    )
+
+
+def test_sbs_has_a_panel_of_batches_by_kind() -> None:
+    read = trained("sbs", 3)
+    panel = draw([read]).axes[2]
+    kinds = {layer["kind"] for layer in read.metrics[0]["layers"]}
+    assert {drawn.get_label() for drawn in panel.lines} == kinds
+    assert all(min(drawn.get_ydata()) >= 1 for drawn in panel.lines)
+
+
+def test_several_runs_are_told_apart(tmp_path: Path) -> None:
+    labels = [drawn.get_label() for drawn in draw([trained(), trained("sbs", 3)]).axes[0].lines]
+    assert len(set(labels)) == 4
+    assert any(label.startswith("SGD, seed 0") for label in labels)
+    assert any(label.startswith("SBS, seed 0") for label in labels)
+
+
+def test_a_diverged_run_has_a_curve_as_far_as_it_went(tmp_path: Path) -> None:
+    read = made_up([line(0), line(1, train_loss=None, test_loss=None)])
+    learning_curve([read], tmp_path / "curve.png")
+    assert math.isnan(draw([read]).axes[1].lines[1].get_ydata()[1])
+
+
+def test_layers_without_numbers_are_left_out_of_the_mean() -> None:
+    layers = [
+        {"kind": "conv", "size": 1, "batches": 2.0},
+        {"kind": "conv", "size": 9, "batches": None},
+    ]
+    assert batches_by_kind([{"layers": layers}]) == {"conv": [2.0]}
+
+
+def test_without_an_epoch_there_is_no_curve(tmp_path: Path) -> None:
+    with pytest.raises(CurveError, match="before the first epoch is done"):
+        learning_curve([made_up([])], tmp_path / "curve.png")
+
+
+@pytest.mark.parametrize("name", ["curve.svg", "curve.pdf"])
+def test_other_formats_go_by_the_name(tmp_path: Path, name: str) -> None:
+    assert learning_curve([made_up([line(0)])], tmp_path / name).stat().st_size > 1000
+
+
+def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CurveError, match="curve.bmp: a curve is one of .png, .svg, .pdf"):
+        learning_curve([made_up([line(0)])], tmp_path / "curve.bmp")
+
+
+def test_importing_the_report_does_not_import_matplotlib() -> None:
+    probe = "import sys, stochbatch.report; print('matplotlib' in sys.modules)"
+    output = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
+    assert output.stdout.strip() == "False"

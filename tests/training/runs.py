@@ -1,0 +1,59 @@
+"""Small runs, and what two runs of one trial must have in common."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from stochbatch.training import Progress, Trial
+
+SMALL = {"epochs": 3, "share": 0.2, "batch_size": 32, "width": 0.25}
+
+
+def small_trial(**fields: Any) -> Trial:
+    return Trial(**{**SMALL, **fields})
+
+
+def lasting(folder: Path) -> dict[str, Any]:
+    """Return everything that a run left but for times and environment."""
+    result = json.loads((folder / "result.json").read_text())
+    for name in ("times", "environment"):
+        del result[name]
+    metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for line in metrics:
+        del line["seconds"], line["images_per_second"]
+    return {
+        "result": json.dumps(result),
+        "metrics": [json.dumps(line) for line in metrics],
+        "weights": (folder / "weights.pt").read_bytes(),
+        "trial": (folder / "trial.json").read_bytes(),
+        "files": sorted(path.name for path in folder.iterdir() if path.name != "lock"),
+    }
+
+
+class Witness(Progress):
+    """Remembers what it was told, and does something at a place of the training."""
+
+    def __init__(self, act: Any = None, at: tuple[int, int] | None = None) -> None:
+        self.act, self.at = act, at
+        self.begun: dict[str, Any] | None = None
+        self.batches: list[tuple[int, int]] = []
+        self.epochs: list[dict[str, Any]] = []
+        self.result: Any = None
+        self.closed = 0
+
+    def begin(self, trial, folder, **place) -> None:
+        self.begun = place
+
+    def batch(self, epoch, number, batches, loss, accuracy, images_per_second) -> None:
+        self.batches.append((epoch, number))
+        if (epoch, number) == self.at:
+            self.act()
+
+    def epoch(self, metrics) -> None:
+        self.epochs.append(metrics)
+
+    def end(self, result) -> None:
+        self.result = result
+
+    def close(self) -> None:
+        self.closed += 1

@@ -1,0 +1,137 @@
+"""Invariant: a terminal gets bars, everything else whole plain lines, and quiet nothing."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from stochbatch.training import Progress, Trial
+from stochbatch.training.progress import (
+    PlainProgress,
+    RichProgress,
+    TimeLeft,
+    choose_progress,
+)
+
+METRICS: dict[str, Any] = {
+    "epoch": 2,
+    "lr": 0.0993,
+    "train_loss": 0.42,
+    "train_accuracy": 88.1,
+    "test_loss": 0.4,
+    "test_accuracy": 91.3,
+    "seconds": 2.0,
+    "images_per_second": 1240.0,
+}
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def begin(progress: Progress, **changes: Any) -> None:
+    place = {"epoch": 0, "batch": 0, "batches": 11, "resumed": False, "note": None}
+    progress.begin(Trial(epochs=30), Path("runs/0123"), **{**place, **changes})
+
+
+def test_a_terminal_gets_bars(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    assert isinstance(choose_progress(stream=Terminal()), RichProgress)
+
+
+def test_a_terminal_that_cannot_move_its_cursor_gets_lines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    assert isinstance(choose_progress(stream=Terminal()), PlainProgress)
+
+
+def test_a_file_gets_lines() -> None:
+    assert isinstance(choose_progress(stream=io.StringIO()), PlainProgress)
+
+
+def test_quiet_shows_nothing() -> None:
+    assert type(choose_progress(quiet=True, stream=Terminal())) is Progress
+
+
+def test_an_epoch_is_one_line() -> None:
+    stream, clock = io.StringIO(), Clock()
+    progress = PlainProgress(stream, clock)
+    begin(progress)
+    clock.now = 6.0
+    progress.epoch(METRICS)
+    progress.close()
+    assert stream.getvalue() == (
+        "epoch 3/30  loss 0.42  train 88.1 %  test 91.3 %  lr 0.0993  "
+        "1,240 images/s  0:00:54 left\n"
+    )
+
+
+def test_numbers_that_are_none_are_dashes() -> None:
+    stream = io.StringIO()
+    progress = PlainProgress(stream)
+    begin(progress)
+    progress.epoch({**METRICS, "train_loss": None, "test_accuracy": float("nan")})
+    assert "loss -  train 88.1 %  test - %" in stream.getvalue()
+
+
+def test_a_note_and_a_resumption_are_said() -> None:
+    stream = io.StringIO()
+    begin(PlainProgress(stream), epoch=4, batch=7, resumed=True, note="checkpoint-5 is damaged")
+    assert stream.getvalue().splitlines() == [
+        "checkpoint-5 is damaged",
+        "resumed: 4 of 30 epochs and 7 of 11 batches are done",
+    ]
+
+
+def test_time_left_counts_only_what_this_process_did() -> None:
+    clock = Clock()
+    left = TimeLeft(epochs=10, done=8, clock=clock)
+    assert left.text(8) == "-"
+    clock.now = 60.0
+    assert left.text(9) == "0:01:00"
+    assert left.text(10) == "0:00:00"
+
+
+def rich_text(**changes: Any) -> str:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=120, color_system=None)
+    progress = RichProgress(console, Clock())
+    begin(progress, **changes)
+    progress.batch(2, 5, 11, 0.5, 80.0, 900.0)
+    progress.epoch(METRICS)
+    progress.close()
+    return stream.getvalue()
+
+
+def test_bars_have_epochs_and_batches_and_the_numbers() -> None:
+    shown = rich_text()
+    for part in ("epochs", "3/30", "test 91.3 %", "left", "batches", "11/11", "loss 0.42"):
+        assert part in shown
+    assert "1,240 images/s" in shown
+
+
+def test_a_note_with_brackets_is_shown_as_it_is() -> None:
+    assert "[/red] was damaged" in rich_text(note="[/red] was damaged")
+
+
+def test_closing_bars_that_never_began_is_harmless() -> None:
+    stream = io.StringIO()
+    progress = RichProgress(Console(file=stream, force_terminal=True))
+    progress.epoch(METRICS)
+    progress.batch(0, 1, 11, 0.5, 80.0, 900.0)
+    progress.close()
+    assert stream.getvalue() == ""

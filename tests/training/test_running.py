@@ -1,0 +1,420 @@
+"""Invariant: a run ends the same to the last bit, however it was stopped; nothing is lost."""
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import filelock
+import pytest
+import torch
+from torch import nn
+
+from stochbatch import data
+from stochbatch.optim import METHODS
+from stochbatch.training import Interrupted, Progress, RunError, Trial, read_run, run, running
+from stochbatch.training.session import seed_everything
+from tests.training.runs import SMALL, Witness, lasting, small_trial
+
+
+@pytest.fixture(autouse=True)
+def _told_always(monkeypatch) -> None:
+    monkeypatch.setattr(running, "TOLD_EVERY", -1.0)
+
+
+class CrashError(Exception):
+    pass
+
+
+def crash() -> None:
+    raise CrashError
+
+
+def terminate() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+VARIANTS = [
+    *({"method": name, "lr": 0.01} for name in METHODS),
+    {"momentum": 0.9, "schedule": "staircase"},
+    {"method": "sbs", "momentum": 0.6, "schedule": "exponential", "settings": {"lambd": -1}},
+    {"precision": "bf16"},
+    {"network": "resnet18", "width": 0.0625, "epochs": 2, "share": 0.05},
+    {"method": "entropy-sgd", "batch_size": 100, "momentum": 0.5},
+    {"batch_size": 269, "augment": False},  # a last batch of one sample, left out
+]
+
+
+@pytest.mark.parametrize("fields", VARIANTS, ids=str)
+def test_a_stopped_run_ends_as_if_it_never_had_been(fields: dict, tmp_path: Path) -> None:
+    trial = small_trial(**fields)
+    whole = Witness()
+    expected = lasting(run(trial, tmp_path / "whole", progress=whole).folder)
+    middle = whole.batches[len(whole.batches) // 2]
+    late = whole.batches[-1]
+
+    with pytest.raises(CrashError):
+        run(trial, tmp_path / "parts", progress=Witness(crash, middle))
+    with pytest.raises(Interrupted, match="stopped by signal 15"):
+        run(trial, tmp_path / "parts", progress=Witness(terminate, middle))
+    after = Witness(terminate, late)
+    with pytest.raises(Interrupted):
+        run(trial, tmp_path / "parts", progress=after)
+    assert after.begun["resumed"]
+    assert (after.begun["epoch"], after.begun["batch"]) == middle
+    result = run(trial, tmp_path / "parts", progress=Witness())
+    assert lasting(result.folder) == expected
+
+
+@pytest.mark.slow
+def test_a_compiled_run_resumes_too(tmp_path: Path) -> None:
+    trial = small_trial(compile=True, epochs=2)
+    expected = lasting(run(trial, tmp_path / "whole").folder)
+    with pytest.raises(Interrupted):
+        run(trial, tmp_path / "parts", progress=Witness(terminate, (1, 2)))
+    assert lasting(run(trial, tmp_path / "parts").folder) == expected
+
+
+def test_it_is_the_loop_that_one_would_write(tmp_path: Path) -> None:
+    trial = Trial(**SMALL, momentum=0.9, seed=4)
+    run(trial, tmp_path)
+    train = data.load("digits")
+    chosen = data.subset(4, len(train), 0.2)
+    batches = data.Batches(
+        train.images[chosen],
+        train.labels[chosen],
+        32,
+        seed=4,
+        augmentation=data.Augmentation(1),
+        drop_single=True,
+    )
+    seed_everything(4, "initial weights")
+    network = trial.build_network().to(memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(network.parameters(), 0.1, momentum=0.9, weight_decay=5e-4)
+    losses = []
+    for epoch, lr in enumerate([0.1, 0.0505, 0.001]):
+        optimizer.param_groups[0]["lr"] = lr
+        total = 0.0
+        for images, labels in batches.epoch(epoch):
+            loss = nn.functional.cross_entropy(network(images), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += loss.item() * len(labels)
+        losses.append(total / len(chosen))
+    read = read_run(tmp_path / trial.folder)
+    for name, weight in read.weights().items():
+        torch.testing.assert_close(weight, network.state_dict()[name].contiguous())
+    torch.testing.assert_close([line["train_loss"] for line in read.metrics], losses)
+    network.eval()
+    test = data.load("digits", split="test")
+    pixels = (test.images - batches.normalisation.mean[0]) / batches.normalisation.std[0]
+    hits = (network(pixels.float()).argmax(1) == test.labels).sum().item()
+    assert read.result.accuracy.final == 100 * hits / len(test)
+    with torch.no_grad():
+        torch.testing.assert_close(read.network()(pixels.float()), network(pixels.float()))
+
+
+def test_what_a_run_leaves(tmp_path: Path) -> None:
+    trial = small_trial(method="sbs", epochs=12, share=0.1)
+    witness = Witness()
+    result = run(trial, tmp_path, progress=witness)
+    assert result.folder == tmp_path / trial.folder
+    files = {path.name for path in result.folder.iterdir()}
+    assert files == {"trial.json", "metrics.jsonl", "result.json", "weights.pt", "lock"}
+    read = read_run(result.folder)
+    assert read.trial == trial
+    assert read.result == result
+    assert [line["epoch"] for line in read.metrics] == list(range(12))
+    assert read.metrics == witness.epochs
+    curve = [line["test_accuracy"] for line in read.metrics]
+    assert result.curve == curve
+    assert result.accuracy.mean == curve[-1]
+    assert result.accuracy.max == max(curve) == curve[result.accuracy.best_epoch]
+    layers = read.metrics[0]["layers"]
+    assert [row["kind"] for row in layers].count("conv") == 3
+    assert all(0 < row["probability"] < 1 and row["batches"] >= 1 for row in layers)
+    assert result.data.official
+    assert result.environment["torch"] == torch.__version__
+    assert witness.closed == 1
+    assert witness.result is result
+
+
+def test_a_finished_run_is_returned_and_not_run_again(tmp_path: Path) -> None:
+    trial = small_trial(epochs=1)
+    first = run(trial, tmp_path)
+    witness = Witness()
+    assert run(trial, tmp_path, progress=witness) == first
+    assert witness.begun is None
+    again = Witness()
+    run(trial, tmp_path, progress=again, again=True)
+    assert again.begun["resumed"] is False
+    assert len(again.epochs) == 1
+
+
+def test_a_run_that_diverges_ends_with_its_curve_and_is_not_run_again(tmp_path: Path) -> None:
+    trial = small_trial(lr=1e30, epochs=5)
+    result = run(trial, tmp_path)
+    assert result.status == "diverged"
+    assert result.epochs < 5
+    assert result.train_loss is None or read_run(result.folder).metrics[-1]["test_loss"] is None
+    assert len(result.curve) == result.epochs
+    witness = Witness()
+    assert run(trial, tmp_path, progress=witness).status == "diverged"
+    assert witness.begun is None
+    for line in (result.folder / "metrics.jsonl").read_text().splitlines():
+        json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+
+
+def test_a_run_killed_as_it_diverged_ends_as_diverged(tmp_path: Path, monkeypatch) -> None:
+    trial = small_trial(lr=1e30, epochs=5)
+    monkeypatch.setattr(running._Runner, "_finish", lambda *_: crash())
+    with pytest.raises(CrashError):
+        run(trial, tmp_path)
+    monkeypatch.undo()
+    assert run(trial, tmp_path).status == "diverged"
+
+
+def spoil(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(tmp_path: Path) -> None:
+    trial = small_trial()
+    expected = lasting(run(trial, tmp_path / "whole").folder)
+    with pytest.raises(CrashError):
+        run(trial, tmp_path, progress=Witness(crash, (2, 3)))
+    checkpoints = sorted((tmp_path / trial.folder).glob("checkpoint-*.pt"))
+    assert [path.name[:16] for path in checkpoints] == ["checkpoint-00001", "checkpoint-00002"]
+    spoil(checkpoints[1])
+    witness = Witness()
+    result = run(trial, tmp_path, progress=witness)
+    assert witness.begun["epoch"] == 1
+    assert f"{checkpoints[1].name} is damaged" in witness.begun["note"]
+    assert f"goes on from {checkpoints[0].name}" in witness.begun["note"]
+    assert lasting(result.folder) == expected
+
+
+def test_with_both_checkpoints_damaged_it_starts_anew_and_says_so(tmp_path: Path) -> None:
+    trial = small_trial()
+    with pytest.raises(CrashError):
+        run(trial, tmp_path, progress=Witness(crash, (2, 3)))
+    for number, path in enumerate((tmp_path / trial.folder).glob("checkpoint-*.pt")):
+        if number:
+            path.write_bytes(b"")
+        else:
+            spoil(path)
+    witness = Witness()
+    result = run(trial, tmp_path, progress=witness)
+    assert witness.begun["resumed"] is False
+    assert witness.begun["note"].endswith("starts from the beginning")
+    assert result.status == "finished"
+
+
+def test_within_an_epoch_it_is_saved_by_time(tmp_path: Path) -> None:
+    trial = small_trial(epochs=1)
+    with pytest.raises(CrashError):
+        run(trial, tmp_path, progress=Witness(crash, (0, 5)), checkpoint_seconds=0.0)
+    witness = Witness()
+    run(trial, tmp_path, progress=witness)
+    assert (witness.begun["epoch"], witness.begun["batch"]) == (0, 4)
+
+
+def test_a_signal_during_the_evaluation_is_obeyed_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch
+) -> None:
+    trial = small_trial(method="entropy-sgd", epochs=2)
+    expected = lasting(run(trial, tmp_path / "whole").folder)
+    evaluate = running.Session.evaluate
+
+    def interrupted(self, epoch, tally):
+        for _ in evaluate(self, epoch, tally):
+            terminate()
+            yield
+
+    monkeypatch.setattr(running.Session, "evaluate", interrupted)
+    with pytest.raises(Interrupted):
+        run(trial, tmp_path)
+    monkeypatch.undo()
+    witness = Witness()
+    result = run(trial, tmp_path, progress=witness)
+    assert (witness.begun["epoch"], witness.begun["batch"]) == (0, witness.begun["batches"])
+    assert lasting(result.folder) == expected
+
+
+def test_signal_handlers_and_random_numbers_are_the_caller_s_again(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGTERM), torch.get_rng_state()
+    run(small_trial(epochs=1), tmp_path)
+    assert signal.getsignal(signal.SIGTERM) == before[0]
+    assert torch.equal(torch.get_rng_state(), before[1])
+
+
+def test_a_run_in_another_thread(tmp_path: Path) -> None:
+    results = []
+    thread = threading.Thread(
+        target=lambda: results.append(run(small_trial(epochs=1), tmp_path).status)
+    )
+    thread.start()
+    thread.join()
+    assert results == ["finished"]
+
+
+def test_two_processes_on_one_trial(tmp_path: Path) -> None:
+    trial = small_trial(epochs=1)
+    folder = tmp_path / trial.folder
+    folder.mkdir()
+    held, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with filelock.FileLock(folder / "lock"):
+            held.set()
+            release.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait()
+    with pytest.raises(RunError, match="another process is at work on .*let it finish, or wait"):
+        run(trial, tmp_path)
+    assert [path.name for path in folder.iterdir()] == ["lock"]
+    threading.Timer(0.3, release.set).start()
+    began = time.monotonic()
+    assert run(trial, tmp_path, wait=True).status == "finished"
+    assert time.monotonic() - began > 0.25
+
+
+def test_other_data_than_the_run_was_begun_on_are_refused(tmp_path: Path, monkeypatch) -> None:
+    trial = small_trial()
+    with pytest.raises(CrashError):
+        run(trial, tmp_path, progress=Witness(crash, (1, 3)))
+    load = data.load
+
+    def other(*arguments, **options):
+        split = load(*arguments, **options)
+        return data.Split(**{**split.__dict__, "sha256": "0" * 64})
+
+    monkeypatch.setattr(data, "load", other)
+    with pytest.raises(RunError, match="was begun on other data than are there now"):
+        run(trial, tmp_path)
+    monkeypatch.undo()
+    assert run(trial, tmp_path).status == "finished"
+
+
+@pytest.mark.parametrize("name", ["cuda:99", "nonsense"])
+def test_a_device_that_is_not_there(tmp_path: Path, name: str) -> None:
+    with pytest.raises(RunError, match=f"no device '{name}' here"):
+        run(small_trial(), tmp_path, device=name)
+
+
+def test_tensorboard_files(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    result = run(small_trial(method="sbs"), tmp_path, tensorboard=True)
+    events = EventAccumulator(str(result.folder / "events"))
+    events.Reload()
+    assert "test_accuracy" in events.Tags()["scalars"]
+    found = [event.value for event in events.Scalars("test_accuracy")]
+    torch.testing.assert_close(found, result.curve)
+    assert any(tag.startswith("probability/") for tag in events.Tags()["scalars"])
+
+
+def test_a_root_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("")
+    with pytest.raises(RunError, match="cannot make the folder"):
+        run(small_trial(), tmp_path / "runs")
+
+
+FULL_DISK = """
+import resource, sys
+from stochbatch.training import RunError, run
+from tests.training.runs import Witness, small_trial
+trial = small_trial(epochs=4)
+def fill():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
+try:
+    run(trial, sys.argv[1], progress=Witness(fill, (2, 1)))
+except RunError as error:
+    print(error)
+"""
+
+
+def in_a_process(code: str, *arguments: object, **options) -> subprocess.Popen:
+    """Start Python on ``code``, able to import the tests."""
+    root = Path(__file__).parent.parent.parent
+    environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.Popen(command, env=environment, text=True, **options)
+
+
+def test_a_full_disk_is_a_clear_error_and_the_checkpoint_before_stays_good(tmp_path: Path) -> None:
+    """A limit on the size of files, which fails a write as a full disk does."""
+    code = FULL_DISK.replace(
+        "from tests", "import stochbatch.training.running as r; r.TOLD_EVERY = -1.0\nfrom tests"
+    )
+    process = in_a_process(code, tmp_path, stdout=subprocess.PIPE)
+    output, _ = process.communicate(timeout=120)
+    assert "cannot write a checkpoint into" in output
+    assert "the last one that is there: checkpoint-00002-" in output
+    trial = small_trial(epochs=4)
+    assert not list((tmp_path / trial.folder).glob(".*.tmp"))
+    witness = Witness()
+    result = run(trial, tmp_path, progress=witness)
+    assert witness.begun["epoch"] == 2
+    assert lasting(result.folder) == lasting(run(trial, tmp_path / "whole").folder)
+
+
+def survive(description: str, root: str) -> None:
+    """What the process that will be killed does."""
+    torch.set_num_threads(1)
+    run(Trial.from_file(description), root, checkpoint_seconds=0.02)
+
+
+@pytest.mark.timeout(280)
+def test_killed_at_25_random_instants_it_ends_as_if_it_never_had_been(tmp_path: Path) -> None:
+    """Ten of the kills come while a checkpoint is being written."""
+    trial = Trial(method="sbs", momentum=0.5, epochs=6, share=0.5, batch_size=16, width=2.0)
+    description = tmp_path / "trial.json"
+    description.write_text(trial.to_json())
+    expected = lasting(run(trial, tmp_path / "whole", progress=Progress()).folder)
+    folder = tmp_path / "parts" / trial.folder
+    # Children of a process that has imported everything: they start at once.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    random.seed(0)
+    inside = 0
+    for kill in range(25):
+        process = context.Process(target=survive, args=(str(description), str(tmp_path / "parts")))
+        process.start()
+        if kill % 5 < 2:
+            inside += _killed_in_a_write(process, folder)
+        else:
+            process.join(random.uniform(0.05, 0.8))
+            process.kill()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL, "it must not be over before the last kill"
+    assert inside >= 5
+    result = run(trial, tmp_path / "parts")
+    found = lasting(result.folder)
+    found["files"] = [name for name in found["files"] if not name.endswith(".tmp")]
+    assert found == expected
+
+
+def _killed_in_a_write(process: multiprocessing.Process, folder: Path) -> bool:
+    """Kill when the temporary file of a checkpoint is there; whether it still was afterwards."""
+    deadline = time.monotonic() + 10
+    before = set(folder.glob(".checkpoint*.tmp")) if folder.exists() else set()
+    while time.monotonic() < deadline and process.is_alive():
+        if folder.exists() and set(folder.glob(".checkpoint*.tmp")) - before:
+            process.kill()
+            process.join()
+            return bool(set(folder.glob(".checkpoint*.tmp")) - before)
+    process.kill()
+    return False

@@ -1,0 +1,174 @@
+"""Invariant: a trial says all about a training, has one identity, and cannot be wrong."""
+
+import json
+import re
+
+import pytest
+from pydantic import ValidationError
+
+from stochbatch.data import DATASETS
+from stochbatch.optim import METHODS, SCHEDULES
+from stochbatch.training import Trial, TrialError
+
+
+def test_what_is_not_given_is_filled_in() -> None:
+    trial = Trial(method="sbs", settings={"lambd": -2})
+    assert trial.settings["lambd"] == -2.0
+    assert trial.settings.keys() == METHODS["sbs"].settings.keys()
+    assert trial.schedule_settings == {"end_lr": 0.001, "steepness": 10.0}
+
+
+@pytest.mark.parametrize(
+    ("dataset", "network"), [("digits", "vgg_tiny"), ("mnist", "vgg_tiny"), ("stl10", "vgg11")]
+)
+def test_the_network_follows_from_the_size_of_the_images(dataset: str, network: str) -> None:
+    assert Trial(dataset=dataset).network == network
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_every_method_and_schedule_makes_a_trial_that_reads_itself(method, schedule: str) -> None:
+    trial = Trial(method=method, schedule=schedule, lr=0.05)
+    assert Trial.from_text(trial.to_json(), "json") == trial
+    assert Trial.from_text(trial.to_toml(), "toml") == trial
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_every_data_set_has_a_network(dataset: str) -> None:
+    assert Trial(dataset=dataset).network
+
+
+def test_the_same_trial_has_the_same_hash_however_it_is_written() -> None:
+    one = Trial(method="sbs", lr=1, settings={"lambd": -4, "alpha": 0.1})
+    other = Trial(lr=1.0, settings={}, method="sbs", network="vgg_tiny")
+    assert one == other
+    assert one.hash == other.hash
+    assert one.folder == one.hash[:16]
+
+
+def test_identity_is_stable_between_versions() -> None:
+    """Finished runs are found by this; if it must change, runs of old versions are orphaned."""
+    assert json.loads(Trial().to_json()) == {
+        "augment": True,
+        "batch_size": 128,
+        "compile": False,
+        "dataset": "digits",
+        "epochs": 100,
+        "lr": 0.1,
+        "method": "sgd",
+        "momentum": 0.0,
+        "network": "vgg_tiny",
+        "precision": "fp32",
+        "schedule": "sigmoid",
+        "schedule_settings": {"end_lr": 0.001, "steepness": 10.0},
+        "seed": 0,
+        "settings": {"dampening": 0, "nesterov": False},
+        "share": 1.0,
+        "weight_decay": 0.0005,
+        "width": 1.0,
+    }
+    assert Trial().folder == "67eb63b22392811b"
+
+
+def test_every_field_is_part_of_the_identity() -> None:
+    other = {
+        "dataset": "mnist",
+        "share": 0.5,
+        "network": "resnet18",
+        "width": 0.5,
+        "method": "adam",
+        "settings": {"nesterov": True},
+        "batch_size": 64,
+        "lr": 0.2,
+        "momentum": 0.1,
+        "weight_decay": 0.0,
+        "schedule": "constant",
+        "schedule_settings": {"end_lr": 0.01},
+        "epochs": 3,
+        "augment": False,
+        "precision": "bf16",
+        "compile": True,
+        "seed": 1,
+    }
+    assert other.keys() == Trial.model_fields.keys()
+    base = Trial(momentum=0.3)
+    hashes = {Trial(**{"momentum": 0.3, **{k: v}}).hash for k, v in other.items() if k != "method"}
+    hashes |= {base.hash, Trial(method="adam").hash}
+    assert len(hashes) == len(other) + 1
+
+
+def test_a_trial_is_frozen() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        Trial().lr = 0.5
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"metod": "sgd"}, "a trial has no 'metod', did you mean 'method'?"),
+        ({"zzz": 1}, "a trial has no 'zzz'"),
+        ({"method": "sbss"}, "no method is called 'sbss', did you mean 'sbs'? There are: sgd,"),
+        ({"dataset": "cifar"}, "no data set is called 'cifar', did you mean 'cifar10'?"),
+        ({"network": "vgg"}, "no network is called 'vgg', did you mean 'vgg11'?"),
+        ({"schedule": "sigmoyd"}, "no schedule is called 'sigmoyd', did you mean 'sigmoid'?"),
+        ({"network": "vgg11"}, "images must be at least 32x32 for a network that halves them"),
+        ({"lr": -1}, "lr: input should be greater than or equal to 0, got -1"),
+        ({"lr": float("nan")}, "lr: input should be a finite number, got nan"),
+        ({"batch_size": 2.5}, "batch_size: input should be a valid integer, got 2.5"),
+        ({"batch_size": 0}, "batch_size: input should be greater than or equal to 1, got 0"),
+        ({"share": 0}, "share: input should be greater than 0, got 0"),
+        ({"share": 1.5}, "share: input should be less than or equal to 1, got 1.5"),
+        ({"epochs": 0}, "epochs: input should be greater than or equal to 1, got 0"),
+        ({"seed": -1}, "seed: input should be greater than or equal to 0, got -1"),
+        ({"augment": 1}, "augment: input should be a valid boolean, got 1"),
+        ({"precision": "fp8"}, "precision: input should be 'fp32', 'bf16' or 'fp16', got 'fp8'"),
+        ({"method": "sbs", "settings": {"lamda": 1}}, "SBS has no setting 'lamda', did you mean"),
+        (
+            {"method": "sbs", "settings": {"cross_layer": "sum"}},
+            "cross_layer must be one of ('total', 'mean', 'weighted'), got 'sum'",
+        ),
+        ({"method": "acc-sgd", "momentum": 0.9}, "Accelerated-SGD has no momentum, got"),
+        (
+            {"method": "dropout", "settings": {"dropout_rate": 2}},
+            "dropout_rate must be in [0, 1), got 2.0",
+        ),
+        (
+            {"schedule_settings": {"end": 1}},
+            "the schedule has no setting 'end', did you mean 'end_lr'? It has: end_lr, steepness",
+        ),
+        (
+            {"method": "entropy-sgd", "precision": "fp16"},
+            "Entropy-SGD takes a closure, which fp16's scaler cannot: use bf16",
+        ),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_refused_in_one_line(fields: dict, message: str) -> None:
+    with pytest.raises(TrialError, match=re.escape(message)) as caught:
+        Trial(**fields)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.toml", "lr = ", "a.toml: not valid TOML"),
+        ("a.json", "{", "a.json: not valid JSON"),
+        ("a.json", "[1]", "a trial must be a table of fields, got list"),
+        ("a.yaml", "lr: 1", "a.yaml: a trial is a .json or a .toml file"),
+        ("a.toml", "lr = -1", "a.toml: lr: input should be"),
+        ("none.toml", None, "none.toml cannot be read: "),
+    ],
+)
+def test_a_file_that_is_no_trial(tmp_path, name: str, text: str | None, message: str) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(TrialError, match=re.escape(message)):
+        Trial.from_file(tmp_path / name)
+
+
+def test_files_of_both_forms(tmp_path) -> None:
+    trial = Trial(method="sbs", seed=3)
+    for name, text in (("t.json", trial.to_json()), ("t.toml", trial.to_toml())):
+        (tmp_path / name).write_text(text)
+        assert Trial.from_file(tmp_path / name) == trial
