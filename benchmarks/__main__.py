@@ -13,7 +13,7 @@ import torch
 
 import stochbatch
 
-NAMES = ("step", "iteration", "memory", "scaling", "compile", "batches")
+NAMES = ("step", "iteration", "memory", "scaling", "compile", "batches", "epoch")
 RESULTS = Path(__file__).parent / "results"
 
 

@@ -95,7 +95,7 @@ def test_the_package_can_be_run_as_a_module() -> None:
     ("args", "part"),
     [
         (["train", "--epoch", "3"], "--epochs"),
-        (["train", "--epochs", "many"], "'many'"),
+        (["train", "--epochs", "many"], "'--epochs'"),
         (["train", "--set", "lambd"], "a setting is NAME=VALUE, got 'lambd'"),
         (["train", "--precision", "fp8"], "'fp8'"),
         (["trian"], "'trian'"),

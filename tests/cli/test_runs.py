@@ -1,4 +1,4 @@
-"""Invariant: a run is found by its folder or the beginning of its name, and is good for something."""
+"""Invariant: a run is found by its folder or how its name begins, and is good for something."""
 
 from __future__ import annotations
 

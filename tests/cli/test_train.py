@@ -56,7 +56,7 @@ def test_what_a_resumed_run_needs_has_the_same_defaults() -> None:
 def test_options_make_the_trial() -> None:
     trial = shown(
         *("--dataset", "cifar10", "--share", "0.125", "--network", "resnet18", "--width", "0.5"),
-        *("--method", "sbs", "--set", "lambd=-2", "--set", "cross_layer=product"),
+        *("--method", "sbs", "--set", "lambd=-2", "--set", "cross_layer=mean"),
         *("--batch-size", "16", "--lr", "0.05", "--momentum", "0.9", "--weight-decay", "0"),
         *("--schedule", "staircase", "--schedule-set", "milestones=[0.3, 0.6]"),
         *("--epochs", "7", "--no-augment", "--precision", "bf16", "--compile", "--seed", "3"),
@@ -67,7 +67,7 @@ def test_options_make_the_trial() -> None:
         network="resnet18",
         width=0.5,
         method="sbs",
-        settings={"lambd": -2, "cross_layer": "product"},
+        settings={"lambd": -2, "cross_layer": "mean"},
         batch_size=16,
         lr=0.05,
         momentum=0.9,

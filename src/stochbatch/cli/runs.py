@@ -131,7 +131,7 @@ def find_run(run: str, root: Path) -> RunFolder:
     """Return the run in the folder ``run``, or the one in ``root`` whose name begins so."""
     from stochbatch.training import RunError, read_run
 
-    if Path(run).is_dir():
+    if run and Path(run).is_dir():
         return read_run(run)
     found = sorted(
         folder

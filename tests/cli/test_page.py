@@ -1,0 +1,45 @@
+"""Invariant: the page about the command line speaks of options that are there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from stochbatch.cli.app import app
+from stochbatch.training import Trial
+
+PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+
+
+def commands(command: Any, path: str = "stochbatch") -> dict[str, Any]:
+    found = {path: command}
+    for name, one in getattr(command, "commands", {}).items():
+        found |= commands(one, f"{path} {name}")
+    return found
+
+
+def options(command: Any) -> set[str]:
+    return {name for one in command.params for name in [*one.opts, *one.secondary_opts]}
+
+
+ALL = commands(typer.main.get_command(app))
+
+
+def test_every_option_on_the_page_exists() -> None:
+    known = set().union(*map(options, ALL.values())) | {"--help"}
+    said = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", PAGE))
+    assert len(said) > 15
+    assert said <= known
+
+
+def test_every_command_is_on_the_page() -> None:
+    for path in ALL:
+        assert path.removeprefix("stochbatch ") in PAGE
+
+
+def test_the_example_of_a_file_is_a_trial() -> None:
+    (text,) = re.findall(r"```toml\n(.*?)```", PAGE, flags=re.DOTALL)
+    assert Trial.from_text(text, "toml").settings["lambd"] == -2.0
