@@ -1,97 +1,80 @@
-"""Train a small network on a few scikit-learn digits, with SGD and with SBS.
+"""SGD against SBS on a few hundred digits: three seeds each, a table and a picture.
 
-The same network, images, batches, rates and seeds for both; only the optimizer differs.
-Run it with ``make demo``.
+Run it twice: the second time it only reads what the first one left in ``runs/``. Stop it in
+the middle: it goes on there.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import statistics
+from pathlib import Path
 
-import torch
-from sklearn.datasets import load_digits
-from torch import Tensor, nn
+from rich.console import Console
+from rich.table import Table
 
-import stochbatch
+from stochbatch.report import learning_curve
+from stochbatch.training import Result, Trial, read_run, run
 
-TRAIN_IMAGES, TEST_IMAGES, BATCH = 200, 1000, 16
-Method = Callable[[nn.Module, int], torch.optim.Optimizer]
-
-METHODS: dict[str, Method] = {
-    "SGD": lambda network, seed: torch.optim.SGD(network.parameters(), lr=0.1),
-    "SBS": lambda network, seed: stochbatch.SBS(
-        stochbatch.param_groups(network),
-        lr=0.1,
-        seed=seed,
-        steps_per_epoch=-(-TRAIN_IMAGES // BATCH),
-    ),
-}
+METHODS = ("sgd", "sbs")
 
 
-def digits(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return images and labels of a random training part and of a disjoint test part."""
-    loaded = load_digits()
-    images = torch.tensor(loaded.images, dtype=torch.float32).unsqueeze(1) / 16
-    labels = torch.tensor(loaded.target)
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
-    train, test = order[:TRAIN_IMAGES], order[TRAIN_IMAGES : TRAIN_IMAGES + TEST_IMAGES]
-    return images[train], labels[train], images[test], labels[test]
+def trials(method: str, epochs: int, seeds: int, share: float) -> list[Trial]:
+    """Return the trials of one method; the same seeds for all make differences paired."""
+    return [
+        Trial(
+            dataset="digits",
+            share=share,
+            method=method,
+            batch_size=16,
+            lr=0.1,
+            epochs=epochs,
+            seed=seed,
+        )
+        for seed in range(seeds)
+    ]
 
 
-def network() -> nn.Module:
-    """Return a small network in the manner of VGG: six convolutions, one linear layer."""
-    layers: list[nn.Module] = []
-    channels = 1
-    for width in (16, 16, 32, 32, 64, 64):
-        layers += [nn.Conv2d(channels, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU()]
-        if width == channels:
-            layers.append(nn.MaxPool2d(2))
-        channels = width
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels, 10))
-
-
-def accuracy(method: Method, seed: int, epochs: int) -> tuple[float, torch.optim.Optimizer]:
-    """Train from ``seed``; return the test accuracy in percent, and the optimizer."""
-    images, labels, test_images, test_labels = digits(seed)
-    torch.manual_seed(seed)
-    model = network()
-    optimizer = method(model, seed)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
-    for _ in range(epochs):
-        model.train()
-        order = torch.randperm(len(labels))
-        for start in range(0, len(labels), BATCH):
-            batch = order[start : start + BATCH]
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(model(images[batch]), labels[batch])
-            torch.autograd.backward(loss)
-            optimizer.step()
-        schedule.step()
-    model.eval()
-    with torch.no_grad():
-        right = model(test_images).argmax(1) == test_labels
-    return 100 * right.float().mean().item(), optimizer
+def table(results: dict[str, list[Result]]) -> Table:
+    """Return one row a method."""
+    rows = Table("method", "seeds", "test accuracy", "standard deviation", "best epoch")
+    for method, found in results.items():
+        means = [result.accuracy.mean for result in found if result.accuracy is not None]
+        best = max(result.accuracy.max for result in found if result.accuracy is not None)
+        spread = statistics.stdev(means) if len(means) > 1 else 0.0
+        rows.add_row(
+            method.upper(),
+            str(len(means)),
+            f"{statistics.mean(means):.2f} %",
+            f"{spread:.2f}",
+            f"{best:.2f} %",
+        )
+    return rows
 
 
 def main() -> None:
-    """Print the accuracies of both methods, and what SBS did in each layer."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Train, compare, draw."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--share", type=float, default=0.25, help="of the 1,352 training images")
+    parser.add_argument("--root", type=Path, default=Path("runs"))
     arguments = parser.parse_args()
-    print(f"{TRAIN_IMAGES} digits to learn from, {TEST_IMAGES} to test on, batch {BATCH}")
-    optimizer: torch.optim.Optimizer | None = None
-    for name, method in METHODS.items():
-        found = []
-        for seed in range(arguments.seeds):
-            result, optimizer = accuracy(method, seed, arguments.epochs)
-            found.append(result)
-        each = " ".join(f"{value:.1f}" for value in found)
-        print(f"{name}  test accuracy {sum(found) / len(found):.2f} %  (seeds: {each})")
-    if isinstance(optimizer, stochbatch.SBS):
-        print("\nSBS, last seed, mean over all steps:")
-        print(optimizer.layer_report())
+    console = Console()
+    results: dict[str, list[Result]] = {}
+    for method in METHODS:
+        for trial in trials(method, arguments.epochs, arguments.seeds, arguments.share):
+            result = run(trial, arguments.root)
+            results.setdefault(method, []).append(result)
+            if result.accuracy is not None:
+                console.print(
+                    f"{method.upper()}  seed {trial.seed}  {result.accuracy.mean:.2f} %  "
+                    f"{result.folder}"
+                )
+    console.print(table(results))
+    picture = arguments.root / "digits.png"
+    learning_curve([read_run(found[0].folder) for found in results.values()], picture)
+    console.print(f"learning curves of seed 0: {picture}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """Invariant: every snippet and every command of the README works."""
 
+import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +18,8 @@ COMMANDS = [
     for line in block.splitlines()
 ]
 
+LINES_OF_STOCHBATCH = [line for line in COMMANDS if line.startswith("stochbatch ")]
+
 
 @pytest.mark.parametrize("snippet", SNIPPETS, ids=lambda text: text.split("\n")[0])
 def test_snippet_runs(snippet: str) -> None:
@@ -27,8 +31,31 @@ def test_snippet_runs(snippet: str) -> None:
 
 
 def test_every_command_is_one_that_is_tested_here() -> None:
-    known = {"make demo", "make test", "make bench", "pip install -c constraints.txt ."}
-    assert set(COMMANDS) == known
+    known = {"make demo", "make test", "make bench", 'pip install -c constraints.txt ".[lab]"'}
+    assert set(COMMANDS) == known | set(LINES_OF_STOCHBATCH)
+
+
+def test_the_commands_of_stochbatch_do_what_is_said_of_them(tmp_path: Path) -> None:
+    """In their order, in one folder, as a reader would type them."""
+    os.symlink(ROOT / "examples", tmp_path / "examples")
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    outputs = []
+    for line in LINES_OF_STOCHBATCH:
+        result = subprocess.run(
+            shlex.split(line),
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+        assert result.returncode == 0, result.stderr
+        outputs.append(result.stdout)
+    trained, shown, predicted = outputs
+    assert "test accuracy 9" in trained
+    assert "classifier.weight" in shown
+    assert list(tmp_path.glob("runs/e163*/curve.png"))
+    assert re.search(r"digit.png +7 ", predicted)
 
 
 def last_command_of(target: str) -> str:
@@ -42,17 +69,19 @@ def last_command_of(target: str) -> str:
     return plan.stdout.splitlines()[-1]
 
 
-def test_make_demo_runs_the_example_tested_here() -> None:
+def test_make_demo_runs_the_example_tested_here(tmp_path: Path) -> None:
     assert last_command_of("demo").endswith("examples/digits.py")
     result = subprocess.run(
-        [sys.executable, ROOT / "examples" / "digits.py", "--epochs", "2", "--seeds", "1"],
+        [sys.executable, ROOT / "examples" / "digits.py", "--epochs", "2", "--seeds", "2"],
+        cwd=tmp_path,
         capture_output=True,
         text=True,
         timeout=120,
     )
     assert result.returncode == 0, result.stderr
-    assert re.search(r"SGD  test accuracy \d+\.\d+ %", result.stdout)
-    assert re.search(r"SBS  test accuracy \d+\.\d+ %", result.stdout)
+    for method in ("SGD", "SBS"):
+        assert re.search(rf"{method} +│ 2 +│ \d+\.\d+ %", result.stdout)
+    assert (tmp_path / "runs" / "digits.png").exists()
 
 
 def test_make_bench_runs_the_benchmarks_tested_here() -> None:

@@ -95,6 +95,11 @@ def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
         learning_curve([made_up([line(0)])], tmp_path / "curve.bmp")
 
 
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CurveError, match="cannot write .*none/curve.png: No such file"):
+        learning_curve([made_up([line(0)])], tmp_path / "none" / "curve.png")
+
+
 def test_importing_the_report_does_not_import_matplotlib() -> None:
     probe = "import sys, stochbatch.report; print('matplotlib' in sys.modules)"
     output = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)

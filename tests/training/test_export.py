@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 import torch
@@ -67,12 +69,12 @@ def test_a_write_that_fails_leaves_the_former_file(
     path = tmp_path / "weights.pt"
     path.write_bytes(b"precious")
 
-    def fails(weights: object, file: object) -> None:
+    def fails(weights: object, facts: object, form: object, file: BinaryIO) -> None:
         file.write(b"half")
-        raise OSError("no space left")
+        raise OSError(errno.ENOSPC, "no space left")
 
     monkeypatch.setattr(module, "_save", fails)
-    with pytest.raises(OSError, match="no space left"):
+    with pytest.raises(ExportError, match="cannot write .*weights.pt: no space left"):
         export(trained(), path, force=True)
     assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [
         ("weights.pt", b"precious")

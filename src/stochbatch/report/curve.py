@@ -45,7 +45,8 @@ def learning_curve(runs: Iterable[RunFolder], path: str | os.PathLike[str]) -> P
         The picture's path.
 
     Raises:
-        CurveError: no run has a finished epoch, or the path has another ending.
+        CurveError: no run has a finished epoch, the path has another ending, or it cannot be
+            written to.
     """
     path = Path(path)
     form = path.suffix.lower().removeprefix(".")
@@ -55,7 +56,10 @@ def learning_curve(runs: Iterable[RunFolder], path: str | os.PathLike[str]) -> P
     if not drawn:
         raise CurveError("there is no curve to draw before the first epoch is done")
     figure = draw(drawn)
-    write_atomically(path, lambda file: figure.savefig(file, format=form, dpi=120))
+    try:
+        write_atomically(path, lambda file: figure.savefig(file, format=form, dpi=120))
+    except OSError as error:
+        raise CurveError(f"cannot write {path}: {error.strerror or error}") from error
     return path
 
 

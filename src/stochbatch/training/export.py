@@ -55,7 +55,7 @@ def export(
         The file's path.
 
     Raises:
-        ExportError: the file is there already, or its folder is not.
+        ExportError: the file is there already, its folder is not, or it cannot be written.
     """
     path = Path(path)
     form = form or _SUFFIXES.get(path.suffix.lower(), "safetensors")
@@ -71,16 +71,19 @@ def export(
         name: tensor.detach().cpu().contiguous().clone()
         for name, tensor in read.network().state_dict().items()
     }
-    if form == "safetensors":
-        content = optional("safetensors.torch").save(weights, metadata=_facts(read))
-        write_atomically(path, lambda file: file.write(content))
-    else:
-        write_atomically(path, lambda file: _save(weights, file))
+    facts = _facts(read)
+    try:
+        write_atomically(path, lambda file: _save(weights, facts, form, file))
+    except OSError as error:
+        raise ExportError(f"cannot write {path}: {error.strerror or error}") from error
     return path
 
 
-def _save(weights: dict[str, Tensor], file: BinaryIO) -> None:
-    torch.save(weights, file)
+def _save(weights: dict[str, Tensor], facts: dict[str, str], form: Form, file: BinaryIO) -> None:
+    if form == "safetensors":
+        file.write(optional("safetensors.torch").save(weights, metadata=facts))
+    else:
+        torch.save(weights, file)
 
 
 def _facts(read: RunFolder) -> dict[str, str]:

@@ -120,7 +120,7 @@ class Session:
         if not self.method.closure:
             loss = self._loss(epoch, step)
             self.optimizer.zero_grad()
-            self.scaler.scale(loss).backward()
+            torch.autograd.backward(self.scaler.scale(loss))
             self.scaler.step(self.optimizer)
             self.scaler.update()
             return
@@ -129,7 +129,7 @@ class Session:
         def closure() -> float:
             loss = self._loss(epoch, next(evaluations))
             self.optimizer.zero_grad()
-            self.scaler.scale(loss).backward()
+            torch.autograd.backward(loss)
             return loss.detach()  # type: ignore[return-value]
 
         self.optimizer.step(closure)
