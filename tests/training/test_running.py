@@ -372,8 +372,15 @@ def test_a_full_disk_is_a_clear_error_and_the_checkpoint_before_stays_good(tmp_p
 
 
 def survive(description: str, root: str) -> None:
-    """What the process that will be killed does."""
+    """What the process that will be killed does, on a disk that is slow to confirm a write."""
     torch.set_num_threads(1)
+    confirm = os.fsync
+
+    def slowly(file: int) -> None:
+        time.sleep(0.03)
+        confirm(file)
+
+    os.fsync = slowly
     run(Trial.from_file(description), root, checkpoint_seconds=0.02)
 
 

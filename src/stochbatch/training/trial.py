@@ -7,6 +7,7 @@ import inspect
 import json
 import sys
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -113,21 +114,19 @@ class Trial(BaseModel):
 
     def _try_out(self) -> None:
         """Build everything once without memory, so that what cannot be is refused now."""
-        channels, height, width = DATASETS[self.dataset].shape
-        with torch.device("meta"):
-            network = self.build_network()
-            network.eval()(torch.empty(2, channels, height, width))
-            optimizer = self.build_optimizer(torch.nn.Linear(1, 1))
-        SCHEDULES[self.schedule](optimizer, self.epochs, **self.schedule_settings)
+        # A study has thousands of trials, and few that differ in what matters here.
+        network = METHODS[self.method].network_options(self.settings)
+        _try_network(self.dataset, self.network, self.width, tuple(sorted(network.items())))
+        _try_optimizer(self.model_copy(update={"seed": 0, "share": 1.0, "width": 1.0}).to_json())
 
-    def build_network(self) -> torch.nn.Module:
-        """Return the network, with weights from torch's generator."""
+    def build_network(self, **options: Any) -> torch.nn.Module:
+        """Return the network, with weights from torch's generator; ``options`` overrule its own."""
         entry, method = DATASETS[self.dataset], METHODS[self.method]
         return NETWORKS[self.network](
             classes=len(entry.classes),
             channels=entry.shape[0],
             width=self.width,
-            **method.network_options(self.settings),
+            **{**method.network_options(self.settings), **options},
         )
 
     def build_optimizer(self, network: torch.nn.Module, **hidden: Any) -> torch.optim.Optimizer:
@@ -191,6 +190,24 @@ class Trial(BaseModel):
             return cls.from_text(text, "json" if form == "json" else "toml")
         except TrialError as error:
             raise TrialError(f"{path}: {error}") from None
+
+
+@lru_cache(maxsize=4096)
+def _try_network(
+    dataset: str, network: str, width: float, options: tuple[tuple[str, Any], ...]
+) -> None:
+    trial = Trial.model_construct(dataset=dataset, network=network, width=width)
+    with torch.device("meta"):
+        built = trial.build_network(**dict(options))
+        built.eval()(torch.empty(2, *DATASETS[dataset].shape))
+
+
+@lru_cache(maxsize=4096)
+def _try_optimizer(trial_json: str) -> None:
+    trial = Trial.model_construct(**json.loads(trial_json))
+    with torch.device("meta"):
+        optimizer = trial.build_optimizer(torch.nn.Linear(1, 1))
+    SCHEDULES[trial.schedule](optimizer, trial.epochs, **trial.schedule_settings)
 
 
 def _set(trial: Trial, name: str, value: Any) -> None:

@@ -1,0 +1,22 @@
+"""Many trials: the article's tables as grids, the engines that run them, statistics over them."""
+
+from stochbatch.studies.published import Published
+from stochbatch.studies.results import CellOutcomes, Outcome, StudyResults, collect
+from stochbatch.studies.scales import SCALES, Scale
+from stochbatch.studies.study import STUDIES, Axis, Cell, Claim, Study, StudyError
+
+__all__ = [
+    "SCALES",
+    "STUDIES",
+    "Axis",
+    "Cell",
+    "CellOutcomes",
+    "Claim",
+    "Outcome",
+    "Published",
+    "Scale",
+    "Study",
+    "StudyError",
+    "StudyResults",
+    "collect",
+]

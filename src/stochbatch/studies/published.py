@@ -1,0 +1,79 @@
+"""The article's numbers: 632 accuracies of its five tables (``published.csv``)."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from fractions import Fraction
+from functools import cache
+from importlib import resources
+from typing import Any, NamedTuple
+
+DATASETS = {"cifar10": "CIFAR10", "svhn": "SVHN", "stl10": "STL10"}
+NETWORKS = {"vgg11": "VGG11", "resnet18": "ResNet18", "resnet50": "ResNet50"}
+METHODS = {
+    "sgd": "SGD",
+    "sbs": "Ours",
+    "dropout": "Drop",
+    "adaptive-dropout": "aDrop",
+    "entropy-sgd": "eSGD",
+    "acc-sgd": "aSGD",
+    "rmsprop": "RMSProp",
+    "adam": "Adam",
+}
+
+
+class Published(NamedTuple):
+    """What the article prints in a cell, in percent; it has no maximum in one table."""
+
+    mean: float
+    max: float | None
+
+
+Key = tuple[str, ...]
+
+
+@cache
+def _tables() -> dict[Key, dict[str, float]]:
+    text = (resources.files("stochbatch.studies") / "published.csv").read_text(encoding="utf-8")
+    tables: dict[Key, dict[str, float]] = {}
+    for row in csv.DictReader(text.splitlines()):
+        names = ("table", "dataset", "model", "batch_size", "train_ratio", "method")
+        key = (*(row[name] for name in names), _param(row["table"], row["param"]))
+        tables.setdefault(key, {})[row["stat"]] = float(row["value"])
+    return tables
+
+
+def _param(table: str, param: str) -> str:
+    """Return what of the last column tells the cells of a table apart."""
+    return param if table in ("lr_schedules", "batch_momentum", "alpha_lambda") else ""
+
+
+def published_value(
+    table: str | None, coordinates: Mapping[str, str], fields: Mapping[str, Any]
+) -> Published | None:
+    """Return the article's numbers for a cell, or None if the article does not have it."""
+    if table is None:
+        return None
+    params = {
+        "lr_schedules": f"schedule={coordinates.get('schedule')}",
+        "batch_momentum": f"momentum={fields.get('momentum', 0.0):g}",
+        "alpha_lambda": _scheme(coordinates.get("scheme", ""), fields),
+    }
+    key = (
+        table,
+        DATASETS.get(fields.get("dataset", ""), ""),
+        NETWORKS.get(fields.get("network", ""), ""),
+        str(fields.get("batch_size", "")),
+        str(Fraction(fields.get("share", 1.0)).limit_denominator(1000)),
+        METHODS.get(fields.get("method", "sgd"), ""),
+        params.get(table, ""),
+    )
+    found = _tables().get(key)
+    return None if found is None else Published(found["mean"], found.get("max"))
+
+
+def _scheme(label: str, fields: Mapping[str, Any]) -> str:
+    settings = fields.get("settings", {})
+    alpha, lambd = settings.get("alpha", 0.1), settings.get("lambd", -4.0)
+    return f"alpha={alpha:g};lambda={lambd:g};part={label.split(' ')[0]}"

@@ -1,0 +1,122 @@
+"""What a study has left so far, cell by cell. Reads folders of runs; never trains."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from stochbatch.studies.scales import Scale
+from stochbatch.studies.study import Cell, Study
+from stochbatch.training import Result, RunError, Trial
+from stochbatch.training.folder import read_metrics, read_result
+
+Status = Literal["finished", "diverged", "failed", "missing"]
+
+ERROR = "error.json"
+"""Written by an engine into the folder of a run that failed."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One trial of a cell."""
+
+    trial: Trial
+    folder: Path
+    status: Status
+    result: Result | None = None
+    error: str | None = None
+
+    @property
+    def seed(self) -> int:
+        """The trial's seed."""
+        return self.trial.seed
+
+    @cached_property
+    def metrics(self) -> list[dict[str, Any]]:
+        """One dict an epoch, as in ``metrics.jsonl``."""
+        return read_metrics(self.folder)
+
+
+@dataclass(frozen=True)
+class CellOutcomes:
+    """A cell with its trials, in the order of their seeds."""
+
+    cell: Cell
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def done(self) -> tuple[Outcome, ...]:
+        """The trials that are over, finished or diverged."""
+        return tuple(outcome for outcome in self.outcomes if outcome.result is not None)
+
+
+@dataclass(frozen=True)
+class StudyResults:
+    """A study at a scale, as far as it has been run."""
+
+    study: Study
+    scale: Scale
+    root: Path
+    cells: tuple[CellOutcomes, ...]
+
+    @property
+    def missing(self) -> list[Trial]:
+        """The distinct trials that are not over, seed by seed."""
+        found = {
+            outcome.trial.hash: outcome.trial
+            for cell in self.cells
+            for outcome in cell.outcomes
+            if outcome.result is None
+        }
+        return sorted(found.values(), key=lambda trial: trial.seed)
+
+
+def collect(
+    study: Study,
+    scale: Scale,
+    root: str | Path,
+    *,
+    only: Mapping[str, Sequence[str]] | None = None,
+    repetitions: int | None = None,
+) -> StudyResults:
+    """Return what the folders under ``root`` say about a study.
+
+    Args:
+        study: the study.
+        scale: at which scale.
+        root: the folder of all runs.
+        only: labels to keep, by the name of the axis.
+        repetitions: trials a cell; by default the study's, or else the scale's.
+    """
+    root = Path(root)
+    count = repetitions or study.repetitions or scale.repetitions
+    cells = study.cells(scale, only)
+    study.trials(cells, 1)  # refuses what cannot be, with the cell's name
+    return StudyResults(
+        study,
+        scale,
+        root,
+        tuple(
+            CellOutcomes(cell, tuple(_outcome(cell.trial(seed), root) for seed in range(count)))
+            for cell in cells
+        ),
+    )
+
+
+def _outcome(trial: Trial, root: Path) -> Outcome:
+    folder = root / trial.folder
+    try:
+        result = read_result(folder)
+    except RunError as error:
+        return Outcome(trial, folder, "failed", error=str(error))
+    if result is not None:
+        return Outcome(trial, folder, result.status, result)
+    try:
+        error = json.loads((folder / ERROR).read_text(encoding="utf-8"))["error"]
+    except (OSError, ValueError, KeyError):
+        return Outcome(trial, folder, "missing")
+    return Outcome(trial, folder, "failed", error=str(error))

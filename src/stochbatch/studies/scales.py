@@ -1,0 +1,73 @@
+"""Scales: a study as published, or reduced so that it can be run on what one has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from stochbatch.registry import Registry
+
+if TYPE_CHECKING:
+    from stochbatch.studies.study import Point
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How a study's trials are reduced."""
+
+    name: str
+    summary: str
+    repetitions: int
+    comparable: bool = False
+    """Whether accuracies may be compared with the published ones."""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """Fields that are set in every trial."""
+    factors: Mapping[str, float] = field(default_factory=dict)
+    """Fields that are multiplied."""
+    instead: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By axis: the one point that stands for all of them."""
+
+    def points(self, axis: str, points: Sequence[Point]) -> list[Point]:
+        """Return the points of an axis at this scale."""
+        from stochbatch.studies.study import Point
+
+        if axis not in self.instead:
+            return list(points)
+        fields = self.instead[axis]
+        return [Point(str(next(iter(fields.values()))), fields)]
+
+    def reduced(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a trial's fields at this scale."""
+        result = {**fields, **self.fields}
+        for name, factor in self.factors.items():
+            result[name] = result.get(name, 1.0) * factor
+        return result
+
+
+SCALES: Registry[Scale] = Registry("scale")
+for _scale in (
+    Scale(
+        "paper",
+        "As published: full networks and data, 100 epochs, 10 trials.",
+        repetitions=10,
+        comparable=True,
+    ),
+    Scale(
+        "laptop",
+        "The same grid with networks of a quarter of the width, an eighth of the data, "
+        "30 epochs, 3 trials.",
+        repetitions=3,
+        fields={"width": 0.25, "epochs": 30},
+        factors={"share": 0.125},
+    ),
+    Scale(
+        "demo",
+        "vgg_tiny on a quarter of the digits for 12 epochs, 2 trials: seconds a cell.",
+        repetitions=2,
+        fields={"dataset": "digits", "network": "vgg_tiny", "epochs": 12},
+        factors={"share": 0.25},
+        instead={"dataset": {"dataset": "digits"}, "network": {"network": "vgg_tiny"}},
+    ),
+):
+    SCALES.add(_scale.name, _scale.summary, _scale)

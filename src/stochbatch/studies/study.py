@@ -1,0 +1,291 @@
+"""A study: a named grid of trials, each cell tied to a cell of the article's tables.
+
+A study is a TOML file::
+
+    title = "Two rates"
+    caption = "What the table shows, in a sentence."
+
+    [base]                        # fields of every trial
+    dataset = "digits"
+    epochs = 20
+
+    [[axes]]                      # the grid is the product of its axes
+    name = "method"
+    field = "method"
+    values = ["sgd", "sbs"]
+
+    [[axes]]
+    name = "batch size"           # several fields that go together
+    zip = { batch_size = [16, 128], momentum = [0.0, 0.9] }
+
+    [[axes]]
+    name = "rate"                 # or points with labels of their own
+    points = [{ label = "fast", lr = 0.2 }, { label = "slow", lr = 0.05 }]
+
+    [claim]                       # what is compared, within cells that differ in this axis alone
+    axis = "method"
+    better = "sbs"
+    than = "sgd"
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import resources
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from stochbatch.optim import METHODS
+from stochbatch.registry import Registry
+from stochbatch.studies.published import Published, published_value
+from stochbatch.studies.scales import Scale
+from stochbatch.training import Trial, TrialError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+class StudyError(ValueError):
+    """A study that cannot be: one line that says what was given and what is allowed."""
+
+
+class Axis(BaseModel):
+    """One direction of the grid: a field with values, fields that go together, or points."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    name: str
+    field: str | None = None
+    values: list[Any] = Field(default_factory=list)
+    zip: dict[str, list[Any]] = Field(default_factory=dict)
+    points: list[dict[str, Any]] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _check(self) -> Axis:
+        given = [bool(self.field), bool(self.zip), bool(self.points)]
+        if given.count(True) != 1:
+            raise ValueError(f"axis {self.name!r} must have one of: field and values, zip, points")
+        if bool(self.field) != bool(self.values):
+            raise ValueError(f"axis {self.name!r} must have values for its field")
+        if len({len(values) for values in self.zip.values()}) > 1:
+            raise ValueError(f"axis {self.name!r}: lists that go together must be equally long")
+        labels = [point.label for point in self.expanded()]
+        if len(set(labels)) != len(labels):
+            raise ValueError(f"axis {self.name!r} has a label twice: {labels}")
+        return self
+
+    def expanded(self) -> list[Point]:
+        """Return the points of the axis."""
+        if self.field:
+            return [Point(str(value), {self.field: value}) for value in self.values]
+        if self.zip:
+            rows = [
+                dict(zip(self.zip, row, strict=True))
+                for row in zip(*self.zip.values(), strict=True)
+            ]
+            return [Point(str(next(iter(row.values()))), row) for row in rows]
+        if missing := [point for point in self.points if "label" not in point]:
+            raise ValueError(f"axis {self.name!r}: a point has no label: {missing[0]}")
+        return [
+            Point(
+                str(point["label"]), {key: value for key, value in point.items() if key != "label"}
+            )
+            for point in self.points
+        ]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A place on an axis: its label, and the fields it sets."""
+
+    label: str
+    fields: Mapping[str, Any]
+
+
+class Claim(BaseModel):
+    """That one point of an axis is better than another, in every cell of the rest."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    axis: str
+    better: str
+    than: str
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of a table: where it stands, the trials behind it, what the article says."""
+
+    coordinates: Mapping[str, str]
+    """Label on each axis."""
+    fields: Mapping[str, Any]
+    """Fields of its trials but for the seed."""
+    published: Published | None = None
+
+    def trial(self, seed: int) -> Trial:
+        """Return the cell's trial with this seed."""
+        return Trial(**{**self.fields, "seed": seed})
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The labels, in the order of the axes."""
+        return tuple(self.coordinates.values())
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {label}" for name, label in self.coordinates.items())
+
+
+class Study(BaseModel):
+    """A grid of trials."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ignored_types=(cached_property,))
+
+    name: str
+    title: str
+    caption: str = ""
+    published: str | None = None
+    """Name of the article's table."""
+    figure: str | None = None
+    """Caption of the article's figure that goes with it."""
+    base: dict[str, Any] = Field(default_factory=dict)
+    axes: list[Axis] = Field(min_length=1)
+    claim: Claim | None = None
+    repetitions: int | None = Field(None, ge=1)
+    """Trials of each cell; by default the scale's."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Study:
+        names = [axis.name for axis in self.axes]
+        if len(set(names)) != len(names):
+            raise ValueError(f"two axes have one name: {names}")
+        if self.claim is not None:
+            axis = next((axis for axis in self.axes if axis.name == self.claim.axis), None)
+            if axis is None:
+                raise ValueError(f"the claim is about {self.claim.axis!r}, axes are {names}")
+            labels = [point.label for point in axis.expanded()]
+            for label in (self.claim.better, self.claim.than):
+                if label not in labels:
+                    raise ValueError(f"the claim names {label!r}, {axis.name!r} has {labels}")
+        return self
+
+    def cells(self, scale: Scale, only: Mapping[str, Sequence[str]] | None = None) -> list[Cell]:
+        """Return the cells at a scale, in the order of the axes.
+
+        Args:
+            scale: what is reduced.
+            only: labels to keep, by the name of the axis.
+        """
+        found = list(self._cells(scale))
+        for name, labels in (only or {}).items():
+            found = _kept(found, name, labels)
+        return found
+
+    def _cells(self, scale: Scale) -> Iterator[Cell]:
+        axes = [(axis.name, scale.points(axis.name, axis.expanded())) for axis in self.axes]
+        seen = set()
+        for points in product(*(points for _, points in axes)):
+            coordinates = {name: point.label for (name, _), point in zip(axes, points, strict=True)}
+            fields = _merged(self.base, *(point.fields for point in points))
+            value = published_value(self.published, coordinates, fields)
+            cell = Cell(coordinates, _possible(scale.reduced(fields)), value)
+            if cell.key not in seen:
+                seen.add(cell.key)
+                yield cell
+
+    def trials(self, cells: Sequence[Cell], repetitions: int) -> list[Trial]:
+        """Return the distinct trials of some cells, seed by seed: all of seed 0 first."""
+        found: dict[str, Trial] = {}
+        for seed in range(repetitions):
+            for cell in cells:
+                try:
+                    trial = cell.trial(seed)
+                except TrialError as error:
+                    raise StudyError(f"{self.name}, {cell}: {error}") from None
+                found.setdefault(trial.hash, trial)
+        return list(found.values())
+
+    @classmethod
+    def from_text(cls, text: str, name: str) -> Study:
+        """Return the study that a TOML text describes."""
+        try:
+            return cls(**{"name": name, **tomllib.loads(text)})
+        except tomllib.TOMLDecodeError as error:
+            raise StudyError(f"{name}: not valid TOML: {error}") from None
+        except ValidationError as error:
+            raise StudyError(f"{name}: {_one_line(error)}") from None
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Study:
+        """Return the study in a TOML file; its name is the file's."""
+        path = Path(path)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise StudyError(f"{path} cannot be read: {error}") from None
+        return cls.from_text(text, path.stem)
+
+
+def _merged(*parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all fields; of tables (settings) the entries are merged too."""
+    result: dict[str, Any] = {}
+    for part in parts:
+        for name, value in part.items():
+            if isinstance(value, Mapping):
+                result[name] = {**result.get(name, {}), **value}
+            else:
+                result[name] = value
+    return result
+
+
+def _possible(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields without a momentum where the method has none."""
+    method = fields.get("method", "sgd")
+    if "momentum" in fields and "momentum" not in METHODS[method].common:
+        return {**fields, "momentum": 0.0}
+    return fields
+
+
+def _kept(cells: list[Cell], name: str, labels: Sequence[str]) -> list[Cell]:
+    there = list(
+        dict.fromkeys(cell.coordinates[name] for cell in cells if name in cell.coordinates)
+    )
+    wanted = {label.lower() for label in labels}
+    if unknown := wanted - {label.lower() for label in there}:
+        raise StudyError(f"{name} has no {sorted(unknown)[0]!r}. There are: {', '.join(there)}")
+    return [cell for cell in cells if cell.coordinates[name].lower() in wanted]
+
+
+def _one_line(error: ValidationError) -> str:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    if "error" in first.get("ctx", {}):
+        return str(first["ctx"]["error"])
+    return f"{where}: {first['msg'][0].lower()}{first['msg'][1:]}"
+
+
+STUDIES: Registry[Study] = Registry("study")
+"""The article's tables, each a study."""
+
+
+def _load_definitions() -> None:
+    folder = resources.files("stochbatch.studies") / "definitions"
+    for name in (
+        "lr-schedules",
+        "batch-momentum",
+        "local-global",
+        "partial-data",
+        "comparison",
+    ):
+        study = Study.from_text((folder / f"{name}.toml").read_text(encoding="utf-8"), name)
+        STUDIES.add(name, study.caption, study)
+
+
+_load_definitions()
