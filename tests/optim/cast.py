@@ -219,6 +219,8 @@ CAST = {
             ({"L": 2.0}, TypeError, "L must be an int, got float: 2.0"),
             ({"gamma0": -1}, ValueError, "gamma0 must be 0 or more, got -1"),
             ({"scoping": -1e-3}, ValueError, "scoping must be 0 or more, got -0.001"),
+            ({"gamma_max": -1}, ValueError, "gamma_max must be 0 or more, got -1"),
+            ({"gamma_max": "x"}, TypeError, "gamma_max must be a number, got str: 'x'"),
             ({"noise": -1.0}, ValueError, "noise must be 0 or more, got -1.0"),
             ({"noise": "loud"}, TypeError, "noise must be a number, got str: 'loud'"),
             ({"inner_lr": 0}, ValueError, "inner_lr must be above 0, got 0"),

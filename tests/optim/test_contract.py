@@ -290,6 +290,25 @@ def test_a_complex_parameter_is_two_real_ones(name: str, options: dict, monkeypa
     assert torch.equal(torch.view_as_real(numbers.network[0]), pairs.network[0])
 
 
+@pytest.mark.parametrize(("name", "options"), settings(), ids=str)
+def test_state_follows_its_parameter_to_another_dtype(
+    name: str, options: dict, monkeypatch
+) -> None:
+    row = prepared(name, monkeypatch)
+    moved, double = Problem(), Problem(torch.float64)
+    optimizer, reference = row.make(moved, **options), row.make(double, **options)
+    row.train(moved, optimizer, range(2))
+    row.train(double, reference, range(2))
+    moved.network.double()
+    row.train(moved, optimizer, range(2, 4))
+    row.train(double, reference, range(2, 4))
+    wanted = reference.state_dict()["state"]
+    for number, state in optimizer.state_dict()["state"].items():
+        assert {k: v.dtype for k, v in state.items()} == {
+            k: v.dtype for k, v in wanted[number].items()
+        }
+
+
 def test_a_memory_layout_does_not_matter(row: Row) -> None:
     plain, other = Problem(), Problem()
     other.network[3].to(memory_format=torch.channels_last)

@@ -93,6 +93,18 @@ def test_it_is_the_published_algorithm_under_a_schedule(options: dict) -> None:
     assert run.optimizer.steps == STEPS
 
 
+@pytest.mark.parametrize("steps", [6_000, 10_000, 10**6])
+@pytest.mark.parametrize("gamma_max", [None, 0.5])
+def test_it_stays_stable_however_long_it_runs(steps: int, gamma_max: float | None) -> None:
+    """The pull back to the start grows without end in the article it comes from."""
+    run = Run(lr=0.5, gamma_max=gamma_max)
+    run.optimizer.step(run.closure)
+    run.optimizer.state[run.weight]["step"].fill_(steps)
+    for _ in range(200):
+        run.optimizer.step(run.closure)
+    assert (run.weight - 1).abs().max() < 1.0
+
+
 def test_noise_is_another_for_each_seed_step_evaluation_and_parameter() -> None:
     numbers = [normal(s, t, p, (200,)) for s in (0, 1) for t in (0, 1) for p in (0, 1)]
     correlations = torch.corrcoef(torch.stack(numbers)).fill_diagonal_(0)

@@ -36,7 +36,7 @@ def test_the_article_s_sigmoid() -> None:
     assert all(one > other for one, other in itertools.pairwise(found))
 
 
-@pytest.mark.parametrize("steepness", [1e-3, 1.0, 10.0, 1e4])
+@pytest.mark.parametrize("steepness", [1e-17, 1e-3, 1.0, 10.0, 1e4])
 @pytest.mark.parametrize("total", [2, 3, 7, 100])
 @pytest.mark.parametrize(("start", "end"), [(0.1, 0.001), (0.3, 0.7), (0.1, 0.0), (1e-4, 1e-4)])
 def test_end_points_are_hit_exactly(start: float, end: float, total: int, steepness: float) -> None:
@@ -103,6 +103,12 @@ EXPECTED = {
 def test_the_article_s_other_schedules(name: str) -> None:
     found = rates(SCHEDULES[name](optimizer(), 100), 100)
     torch.testing.assert_close(found, [EXPECTED[name](e) for e in range(100)], rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("share", [0.07, 0.29, 0.55, 0.57, 0.58])
+def test_a_staircase_falls_at_the_epoch_that_is_meant(share: float) -> None:
+    found = rates(SCHEDULES["staircase"](optimizer(), 100, milestones=[share]), 100)
+    assert found.index(pytest.approx(0.01)) == round(100 * share)
 
 
 def test_every_schedule_has_expectations_here() -> None:

@@ -20,6 +20,7 @@ from stochbatch import data
 from stochbatch.optim import METHODS
 from stochbatch.training import Interrupted, Progress, RunError, Trial, read_run, run, running
 from stochbatch.training.session import seed_everything
+from tests.training import survivor
 from tests.training.runs import SMALL, Witness, lasting, small_trial
 
 
@@ -335,6 +336,7 @@ def test_a_root_that_is_a_file(tmp_path: Path) -> None:
 FULL_DISK = """
 import resource, sys
 from stochbatch.training import RunError, run
+from tests.training import survivor
 from tests.training.runs import Witness, small_trial
 trial = small_trial(epochs=4)
 def fill():
@@ -371,19 +373,6 @@ def test_a_full_disk_is_a_clear_error_and_the_checkpoint_before_stays_good(tmp_p
     assert lasting(result.folder) == lasting(run(trial, tmp_path / "whole").folder)
 
 
-def survive(description: str, root: str) -> None:
-    """What the process that will be killed does, on a disk that is slow to confirm a write."""
-    torch.set_num_threads(1)
-    confirm = os.fsync
-
-    def slowly(file: int) -> None:
-        time.sleep(0.03)
-        confirm(file)
-
-    os.fsync = slowly
-    run(Trial.from_file(description), root, checkpoint_seconds=0.02)
-
-
 @pytest.mark.timeout(280)
 def test_killed_at_25_random_instants_it_ends_as_if_it_never_had_been(tmp_path: Path) -> None:
     """Ten of the kills come while a checkpoint is being written."""
@@ -394,11 +383,13 @@ def test_killed_at_25_random_instants_it_ends_as_if_it_never_had_been(tmp_path: 
     folder = tmp_path / "parts" / trial.folder
     # Children of a process that has imported everything: they start at once.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
+    context.set_forkserver_preload([survivor.__name__])
     random.seed(0)
     inside = 0
     for kill in range(25):
-        process = context.Process(target=survive, args=(str(description), str(tmp_path / "parts")))
+        process = context.Process(
+            target=survivor.survive, args=(str(description), str(tmp_path / "parts"))
+        )
         process.start()
         if kill % 5 < 2:
             inside += _killed_in_a_write(process, folder)

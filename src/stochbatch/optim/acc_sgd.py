@@ -102,6 +102,7 @@ class AccSGD(CheckedOptimizer):
             if not state:
                 average = weight.to(compute_dtype(weight.dtype), copy=True)
                 state.update({AVERAGE: average, STEP: counter})
+            self._follow(state, weight)
             if not dummy:
                 _accelerate(weight, grad, state[AVERAGE], member.group)
         if ready and not dummy:

@@ -11,12 +11,14 @@ from torch.optim.optimizer import Optimizer, ParamsT, StateDict
 
 from stochbatch.optim.kinds import kind_by_shape
 from stochbatch.optim.options import check_agreement, check_members, check_parameters
+from stochbatch.optim.probability import compute_dtype
 from stochbatch.optim.slots import (
     STEP,
     Slots,
     check_groups,
     check_state,
     exact_state,
+    like,
     real_view,
     share,
 )
@@ -161,6 +163,15 @@ class CheckedOptimizer(Optimizer):
             if lr != 0:
                 return False
         return not any(bool(member.tensor.grad.any()) for member in ready)  # type: ignore[union-attr]
+
+    def _follow(self, state: dict[str, Tensor], weight: Tensor) -> None:
+        """Let the state go where its parameter went, to another dtype or device."""
+        for name, held in state.items():
+            slot = self.slots[name]
+            if slot.shape is None:
+                dtype = slot.dtype or compute_dtype(weight.dtype)
+                if held.dtype != dtype or held.device != weight.device:
+                    state[name] = like(weight, held, dtype)
 
     def _filled(self) -> list[dict[str, Tensor]]:
         # Asking for the state of a parameter that has none leaves an empty entry behind.

@@ -95,7 +95,10 @@ def sigmoid_share(epoch: int, total: int, steepness: float) -> float:
     def s(x: float) -> float:
         return 0.5 * (1 - math.tanh(steepness * x / 2))  # the sigmoid, safe at any slope
 
-    return (s(-1 + 2 * epoch / (total - 1)) - s(1)) / (s(-1) - s(1))
+    height = s(-1) - s(1)
+    if height < 1e-6:  # so flat that it is a straight line, and digits are lost
+        return 1 - epoch / (total - 1)
+    return (s(-1 + 2 * epoch / (total - 1)) - s(1)) / height
 
 
 Schedule = Callable[..., LRScheduler]
@@ -135,7 +138,9 @@ def staircase(
         check_real("a milestone", share)
         if not 0 <= share <= 1:
             raise ValueError(f"a milestone must be a share of the training in [0, 1], got {share}")
-    return MultiStepLR(optimizer, [math.ceil(share * total) for share in milestones], factor)
+    # 0.55 * 100 is a little more than 55, and means 55.
+    places = [math.ceil(share * total - 1e-9) for share in milestones]
+    return MultiStepLR(optimizer, places, factor)
 
 
 @SCHEDULES.register("constant", "The learning rate stays as it is.")

@@ -116,7 +116,7 @@ def _outcome(trial: Trial, root: Path) -> Outcome:
     if result is not None:
         return Outcome(trial, folder, result.status, result)
     try:
-        error = json.loads((folder / ERROR).read_text(encoding="utf-8"))["error"]
+        what = json.loads((folder / ERROR).read_text(encoding="utf-8"))["error"]
     except (OSError, ValueError, KeyError):
         return Outcome(trial, folder, "missing")
-    return Outcome(trial, folder, "failed", error=str(error))
+    return Outcome(trial, folder, "failed", error=str(what))
