@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import filelock
@@ -46,6 +47,7 @@ VARIANTS = [
     {"momentum": 0.9, "schedule": "staircase"},
     {"method": "sbs", "momentum": 0.6, "schedule": "exponential", "settings": {"lambd": -1}},
     {"precision": "bf16"},
+    {"precision": "fp16", "momentum": 0.9, "lr": 0.01},
     {"network": "resnet18", "width": 0.0625, "epochs": 2, "share": 0.05},
     {"method": "entropy-sgd", "batch_size": 100, "momentum": 0.5},
     {"batch_size": 269, "augment": False},  # a last batch of one sample, left out
@@ -157,6 +159,64 @@ def test_a_finished_run_is_returned_and_not_run_again(tmp_path: Path) -> None:
     run(trial, tmp_path, progress=again, again=True)
     assert again.begun["resumed"] is False
     assert len(again.epochs) == 1
+
+
+def test_beginning_anew_takes_nothing_away_before_it_can_begin(tmp_path: Path) -> None:
+    trial = small_trial(epochs=1)
+    before = lasting(run(trial, tmp_path).folder)
+    with pytest.raises(RunError, match="no device"):
+        run(trial, tmp_path, again=True, device="nonsense")
+    assert lasting(tmp_path / trial.folder) == before
+
+
+def test_beginning_anew_repairs_a_result_that_cannot_be_read(tmp_path: Path) -> None:
+    trial = small_trial(epochs=1)
+    folder = run(trial, tmp_path).folder
+    (folder / "result.json").write_text("{")
+    with pytest.raises(RunError, match="is not a result of this version.*begin anew"):
+        run(trial, tmp_path)
+    assert run(trial, tmp_path, again=True).status == "finished"
+
+
+def test_a_finished_run_on_other_data_is_not_taken_for_this_one(
+    tmp_path: Path, monkeypatch
+) -> None:
+    trial = small_trial(epochs=1)
+    load = data.load
+    monkeypatch.setattr(data, "load", lambda *a, **k: replace(load(*a, **k), official=False))
+    run(trial, tmp_path, accept_hash=True)
+    with pytest.raises(RunError, match="trained on files that are not the published ones"):
+        run(trial, tmp_path)
+    assert run(trial, tmp_path, accept_hash=True).data.official is False
+    monkeypatch.setattr(data, "load", lambda *a, **k: replace(load(*a, **k), sha256="0" * 64))
+    with pytest.raises(RunError, match="trained on other data than are there now"):
+        run(trial, tmp_path, accept_hash=True)
+
+
+def test_a_watcher_that_cannot_write_any_more_does_not_end_a_training(tmp_path: Path) -> None:
+    def broken_pipe() -> None:
+        raise BrokenPipeError
+
+    witness = Witness(broken_pipe, (0, 3))
+    assert run(small_trial(), tmp_path, progress=witness).status == "finished"
+    assert witness.batches[-1] == (0, 3)
+
+
+def test_a_damaged_checkpoint_is_not_counted_among_the_last_two(tmp_path: Path) -> None:
+    trial = small_trial(epochs=4)
+    with pytest.raises(CrashError):
+        run(trial, tmp_path, progress=Witness(crash, (3, 3)))
+    folder = tmp_path / trial.folder
+    spoil(sorted(folder.glob("checkpoint-*.pt"))[-1])
+    with pytest.raises(CrashError):
+        run(trial, tmp_path, progress=Witness(crash, (3, 3)))
+    good = sorted(folder.glob("checkpoint-*.pt"))
+    assert [path.name[:16] for path in good] == ["checkpoint-00002", "checkpoint-00003"]
+    spoil(good[-1])
+    witness = Witness()
+    run(trial, tmp_path, progress=witness)
+    assert witness.begun["epoch"] == 2
+    assert not list(folder.glob("checkpoint-*"))
 
 
 def test_a_run_that_diverges_ends_with_its_curve_and_is_not_run_again(tmp_path: Path) -> None:
@@ -400,9 +460,7 @@ def test_killed_at_25_random_instants_it_ends_as_if_it_never_had_been(tmp_path: 
         assert process.exitcode == -signal.SIGKILL, "it must not be over before the last kill"
     assert inside >= 5
     result = run(trial, tmp_path / "parts")
-    found = lasting(result.folder)
-    found["files"] = [name for name in found["files"] if not name.endswith(".tmp")]
-    assert found == expected
+    assert lasting(result.folder) == expected
 
 
 def _killed_in_a_write(process: multiprocessing.Process, folder: Path) -> bool:

@@ -1,6 +1,8 @@
 """Invariant: a trial says all about a training, has one identity, and cannot be wrong."""
 
+import copy
 import json
+import pickle
 import re
 
 import pytest
@@ -44,6 +46,55 @@ def test_the_same_trial_has_the_same_hash_however_it_is_written() -> None:
     assert one == other
     assert one.hash == other.hash
     assert one.folder == one.hash[:16]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"momentum": -0.0}, {"momentum": 0.0}),
+        ({"settings": {"dampening": 0.0}}, {"settings": {"dampening": 0}}),
+        (
+            {"method": "sbs", "settings": {"probability": 1}},
+            {"method": "sbs", "settings": {"probability": 1.0}},
+        ),
+        (
+            {"method": "sbs", "settings": {"lambd": -0.0}},
+            {"method": "sbs", "settings": {"lambd": 0}},
+        ),
+        (
+            {"method": "entropy-sgd", "settings": {"L": 5.0}},
+            {"method": "entropy-sgd"},
+        ),
+    ],
+    ids=str,
+)
+def test_one_training_has_one_hash(one: dict, other: dict) -> None:
+    assert Trial(**one).hash == Trial(**other).hash
+
+
+def test_settings_cannot_be_changed_and_can_be_copied() -> None:
+    trial = Trial(method="sbs")
+    with pytest.raises(TypeError, match="a trial is frozen"):
+        trial.settings["lambd"] = 0.0
+    with pytest.raises(TypeError, match="a trial is frozen"):
+        trial.settings.update(lambd=0.0)
+    assert pickle.loads(pickle.dumps(trial)).hash == trial.hash
+    assert copy.deepcopy(trial) == trial
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"method": "dropout", "settings": {"dropout": None}},
+        {"method": "sbs", "settings": {"probability": 0.5}},
+        {"schedule": "staircase", "schedule_settings": {"milestones": [0.3]}},
+    ],
+    ids=str,
+)
+def test_settings_that_are_not_the_default_survive_both_forms(fields: dict) -> None:
+    trial = Trial(**fields)
+    assert Trial.from_text(trial.to_toml(), "toml") == trial
+    assert Trial.from_text(trial.to_json(), "json") == trial
 
 
 def test_identity_is_stable_between_versions() -> None:
@@ -134,8 +185,22 @@ def test_a_trial_is_frozen() -> None:
         ),
         (
             {"schedule_settings": {"end": 1}},
-            "the schedule has no setting 'end', did you mean 'end_lr'? It has: end_lr, steepness",
+            "the schedule 'sigmoid' has no setting 'end', did you mean 'end_lr'? It has: end_lr,",
         ),
+        ({"settings": {"nesterov": "no"}}, "nesterov must be true or false, got 'no'"),
+        ({"settings": {"nesterov": 1}}, "nesterov must be true or false, got 1"),
+        ({"settings": {"dampening": "abc"}}, "dampening must be a number, got 'abc'"),
+        ({"method": "sbs", "settings": {"lambd": "foo"}}, "lambd must be a number, got 'foo'"),
+        ({"method": "sbs", "settings": {"cross_layer": 3}}, "cross_layer must be a text, got 3"),
+        ({"method": "adam", "settings": {"betas": 0.9}}, "betas must be a list of numbers, got"),
+        ({"method": "adam", "settings": {"betas": [0.9]}}, "cannot be built: "),
+        ({"schedule_settings": {"end_lr": None}}, "end_lr must be a number, got None"),
+        (
+            {"schedule": "staircase", "schedule_settings": {"milestones": 0.5}},
+            "milestones must be a list of numbers, got 0.5",
+        ),
+        ({"width": 1e9}, "cannot be built: "),
+        ({"share": 1e-7}, "share 1e-07 of digits is less than two images"),
         (
             {"method": "entropy-sgd", "precision": "fp16"},
             "Entropy-SGD takes a closure, which fp16's scaler cannot: use bf16",

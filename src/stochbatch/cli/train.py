@@ -20,7 +20,8 @@ EPILOG = examples(
     "stochbatch train --method sbs --set lambd=-2 --epochs 30",
     "stochbatch train --config trial.toml --seed 1",
     "stochbatch train --dataset cifar10 --network resnet18 --precision bf16 --dry-run",
-    after="A training that was stopped goes on when the same command is given again. " + CODES,
+    after="A training that was stopped goes on when the same command is given again "
+    "(without --again, which always begins anew). " + CODES,
 )
 
 TRIAL, RUNNING = "The trial", "How it is run"
@@ -194,7 +195,8 @@ def _trial(options: dict[str, Any]) -> Trial:
     if options["config"] is not None:
         fields = Trial.from_file(options["config"]).model_dump(exclude_unset=True)
     for owner, its in (("method", "settings"), ("schedule", "schedule_settings")):
-        if owner in given and given[owner] != fields.get(owner, given[owner]):
+        default = Trial.model_fields[owner].default
+        if owner in given and given[owner] != fields.get(owner, default):
             fields.pop(its, None)  # they are another method's
         if its in given:
             given[its] = {**fields.get(its, {}), **parse_settings(given[its])}
@@ -265,7 +267,11 @@ def _state(folder: Path) -> str:
         read = read_run(folder)
     except RunError:
         return "new"
-    if read.result is not None:
+    try:
+        over = read.result is not None
+    except RunError as error:
+        return str(error)
+    if over and read.result is not None:
         return f"done already: {read.result.status}; --again trains it anew"
     return f"begun: {len(read.metrics)} of {read.trial.epochs} epochs are done"
 

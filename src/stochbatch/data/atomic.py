@@ -47,9 +47,9 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
         raise
 
 
-def remove_forgotten(folder: Path) -> None:
-    """Remove temporary files that are too old to belong to a process at work."""
+def remove_forgotten(folder: Path, after: float = FORGOTTEN_AFTER) -> None:
+    """Remove temporary files that are too old, in seconds, to belong to a process at work."""
     for path in folder.glob(TEMPORARY.format(name="*", unique="*")):
         with suppress(OSError):
-            if time.time() - path.stat().st_mtime > FORGOTTEN_AFTER:
+            if time.time() - path.stat().st_mtime >= after:
                 path.unlink()

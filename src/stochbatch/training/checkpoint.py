@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from stochbatch.data.atomic import remove_forgotten, write_atomically
+from stochbatch.data.atomic import write_atomically
 from stochbatch.training.errors import RunError
 
 FORMAT = 1
@@ -56,7 +56,6 @@ def save(folder: Path, place: Place, state: dict[str, Any]) -> Path:
         if old != path:
             with suppress(OSError):
                 old.unlink()
-    remove_forgotten(folder)
     return path
 
 
@@ -73,14 +72,16 @@ def load(folder: Path, device: torch.device) -> Loaded:
                 raise ValueError(f"its format is {state.get('format')}, expected {FORMAT}")
         except (OSError, ValueError, RuntimeError, EOFError) as error:
             damaged.append(f"{path.name} is damaged ({str(error).splitlines()[0]})")
+            with suppress(OSError):  # it must not count as one of the last two
+                path.rename(path.with_suffix(".damaged"))
             continue
         return Loaded(state, _note(damaged, f"goes on from {path.name}"))
     return Loaded(None, _note(damaged, "starts from the beginning"))
 
 
 def remove_all(folder: Path) -> None:
-    """Remove all checkpoints."""
-    for path in _newest_first(folder):
+    """Remove all checkpoints, damaged ones too."""
+    for path in (*_newest_first(folder), *folder.glob("checkpoint-*.damaged")):
         path.unlink(missing_ok=True)
 
 

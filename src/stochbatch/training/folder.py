@@ -72,7 +72,9 @@ def read_result(folder: Path) -> Result | None:
         return None
     except (OSError, ValidationError) as error:
         first = str(error).splitlines()[0]
-        raise RunError(f"{path} is not a result of this version: {first}") from None
+        raise RunError(
+            f"{path} is not a result of this version ({first}): begin anew (--again)"
+        ) from None
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:

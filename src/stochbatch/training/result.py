@@ -111,11 +111,24 @@ def environment(device: torch.device) -> dict[str, Any]:
 
 
 def _revision() -> str | None:
-    """Return the commit of the source, if it lies in a repository."""
-    where = Path(stochbatch.__file__).parent
-    command = ["git", "-C", str(where), "describe", "--always", "--dirty", "--abbrev=40"]
+    """Return the commit of the source, if it lies in a repository that keeps it."""
+    source = Path(stochbatch.__file__)
+    git = ["git", "-C", str(source.parent)]
     try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        # An installed package may lie within somebody else's repository.
+        subprocess.run(
+            [*git, "ls-files", "--error-unmatch", source.name],
+            capture_output=True,
+            timeout=10,
+            check=True,
+        )
+        found = subprocess.run(
+            [*git, "describe", "--always", "--dirty", "--abbrev=40"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return found.stdout.strip() or None

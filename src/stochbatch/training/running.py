@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from stochbatch import data
-from stochbatch.data.atomic import write_atomically
+from stochbatch.data.atomic import remove_forgotten, write_atomically
 from stochbatch.optim import SBS
 from stochbatch.training import checkpoint
 from stochbatch.training.checkpoint import Place
@@ -33,7 +33,7 @@ from stochbatch.training.result import Accuracy, Result, environment
 from stochbatch.training.session import Session, Tally
 from stochbatch.training.signals import StopSignals
 from stochbatch.training.trial import Trial
-from stochbatch.training.watching import Progress
+from stochbatch.training.watching import Progress, Unfailing
 
 TOLD_EVERY = 0.2
 """Seconds between two reports of progress: each of them waits for the device."""
@@ -85,7 +85,7 @@ def run(
         >>> result.status, result.epochs
         ('finished', 1)
     """
-    progress = progress or Progress()
+    progress = Unfailing(progress or Progress())
     folder = Path(root) / trial.folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -93,16 +93,16 @@ def run(
         raise RunError(f"cannot make the folder {folder}: {error.strerror or error}") from error
     try:
         with locked(folder, wait):
-            done = read_result(folder)
-            if done is not None and not again:
+            remove_forgotten(folder, after=-math.inf)  # nobody else is at work here
+            done = None if again else read_result(folder)
+            if done is not None:
+                _check_data(done, data_root, accept_hash)
                 progress.end(done)
                 return done
-            if again:
-                _clear(folder)
             chosen = choose_device(device)
             with _own_generators(chosen), StopSignals() as signals:
                 runner = _Runner(trial, folder, chosen, progress, signals, checkpoint_seconds)
-                return runner.run(data_root, accept_hash, tensorboard)
+                return runner.run(data_root, accept_hash, tensorboard, again)
     finally:
         progress.close()
 
@@ -126,6 +126,28 @@ def _own_generators(device: torch.device) -> Iterator[None]:
     """Leave the caller's random numbers as they were."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         yield
+
+
+def _check_data(done: Result, data_root: str | Path | None, accept_hash: bool) -> None:
+    """Raise if a finished run was trained on other data than those that are asked for."""
+    if not done.data.official and not accept_hash:
+        raise RunError(
+            f"{done.folder} was trained on files that are not the published ones: take it as it "
+            "is (--accept-hash), or begin anew (--again)"
+        )
+    name = done.trial["dataset"]
+    try:
+        splits = [
+            data.load(name, data_root, split, accept_hash=accept_hash)
+            for split in ("train", "test")
+        ]
+    except data.MissingFileError:
+        return  # nothing to compare with
+    if [split.sha256 for split in splits] != [done.data.train_sha256, done.data.test_sha256]:
+        raise RunError(
+            f"{done.folder} was trained on other data than are there now: put the former data "
+            "back, or begin anew (--again)"
+        )
 
 
 def _clear(folder: Path) -> None:
@@ -154,12 +176,18 @@ class _Runner:
         self.seconds = 0.0
         self.began = math.inf  # when the epoch under way was begun or resumed
 
-    def run(self, data_root: str | Path | None, accept_hash: bool, tensorboard: bool) -> Result:
+    def run(
+        self, data_root: str | Path | None, accept_hash: bool, tensorboard: bool, again: bool
+    ) -> Result:
         train, test = (
             data.load(self.trial.dataset, data_root, split, accept_hash=accept_hash)
             for split in ("train", "test")
         )
         self.session = Session(self.trial, train, test, self.device)
+        if not len(self.session.batches):
+            raise RunError(f"there are too few images for a batch: {len(train)} in {train!r}")
+        if again:
+            _clear(self.folder)  # not before it is sure that there will be something instead
         write(self.folder / TRIAL, self.trial.model_dump_json(indent=1))
         place = self._restore()
         self.saved_at = time.monotonic()

@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import json
 import sys
+from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
@@ -25,6 +26,10 @@ else:
 
 Precision = Literal["fp32", "bf16", "fp16"]
 Value = bool | int | float | str | None | list[float]
+
+
+NULL = "null"
+"""What stands for None where there is no such thing."""
 
 
 class TrialError(ValueError):
@@ -100,16 +105,26 @@ class Trial(BaseModel):
         if not self.network:
             _set(self, "network", "vgg_tiny" if entry.shape[1] < 32 else "vgg11")
         NETWORKS[self.network]
+        for name in ("share", "width", "lr", "momentum", "weight_decay"):
+            _set(self, name, getattr(self, name) + 0.0)  # -0.0 is 0.0
         method = METHODS[self.method]
-        method.check_settings(self.settings)
-        _set(self, "settings", _filled(method.settings, self.settings))
-        schedule = SCHEDULES[self.schedule]
-        _set(self, "schedule_settings", _filled(_defaults(schedule), self.schedule_settings))
+        _set(self, "settings", _filled(method.title, method.settings, self.settings))
+        defaults = _defaults(SCHEDULES[self.schedule])
+        filled = _filled(f"the schedule {self.schedule!r}", defaults, self.schedule_settings)
+        _set(self, "schedule_settings", filled)
+        if round(self.share * entry.train.count) < 2:
+            raise ValueError(f"share {self.share:g} of {self.dataset} is less than two images")
         if method.closure and self.precision == "fp16":
             raise ValueError(
                 f"{method.title} takes a closure, which fp16's scaler cannot: use bf16"
             )
-        self._try_out()
+        try:
+            self._try_out()
+        except (TypeError, IndexError, ArithmeticError, RuntimeError) as error:
+            first = str(error).splitlines()[0]
+            raise ValueError(
+                f"this network, method or schedule cannot be built: {first}"
+            ) from error
         return self
 
     def _try_out(self) -> None:
@@ -156,12 +171,14 @@ class Trial(BaseModel):
         return json.dumps(self.model_dump(), sort_keys=True, separators=(",", ":"))
 
     def to_toml(self) -> str:
-        """Return the trial as TOML; what is None is left out, as TOML has no such thing."""
+        """Return the trial as TOML; None is the text ``null``, as TOML has no such thing."""
         import tomli_w
 
         plain = self.model_dump()
         for name in ("settings", "schedule_settings"):
-            plain[name] = {key: value for key, value in plain[name].items() if value is not None}
+            plain[name] = {
+                key: NULL if value is None else value for key, value in plain[name].items()
+            }
         return tomli_w.dumps(plain)
 
     @classmethod
@@ -219,20 +236,61 @@ def _defaults(schedule: Any) -> dict[str, Any]:
     return {option.name: option.default for option in options if option.kind == option.KEYWORD_ONLY}
 
 
-def _filled(defaults: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """Return all settings, given or default, as JSON would have them; 2 is 2.0 for a float."""
+def _filled(owner: str, defaults: dict[str, Any], given: Mapping[str, Any]) -> Settings:
+    """Return all settings, given or default, each in the one form that its default asks for."""
     for name in given:
         if name not in defaults:
             hint = _hint(name, list(defaults)) or "."
             there_are = ", ".join(defaults) or "none"
-            raise ValueError(f"the schedule has no setting {name!r}{hint} It has: {there_are}")
-    result = {}
-    for name, default in sorted(defaults.items()):
-        value = given.get(name, default)
-        if isinstance(default, float) and type(value) is int:
-            value = float(value)
-        result[name] = list(value) if isinstance(value, tuple) else value
-    return result
+            raise ValueError(f"{owner} has no setting {name!r}{hint} It has: {there_are}")
+    return Settings(
+        {
+            name: _canonical(name, given.get(name, default), default)
+            for name, default in sorted(defaults.items())
+        }
+    )
+
+
+def _canonical(name: str, value: Any, default: Any) -> Any:
+    """Return a setting as JSON has it: one training must not have two names.
+
+    2 and 2.0, -0.0 and 0.0 are the same number; a text is no truth value.
+    """
+    if isinstance(default, str | None) and isinstance(value, str):
+        return None if value == NULL else value
+    if value is None and isinstance(default, str | None):
+        return None
+    if isinstance(default, bool):
+        if not isinstance(value, bool):
+            raise ValueError(f"{name} must be true or false, got {value!r}")
+        return value
+    if isinstance(default, list | tuple):
+        if not isinstance(value, list | tuple) or not all(_is_number(part) for part in value):
+            raise ValueError(f"{name} must be a list of numbers, got {value!r}")
+        return [float(part) + 0.0 for part in value]
+    if isinstance(default, str):
+        raise ValueError(f"{name} must be a text, got {value!r}")
+    if not _is_number(value):
+        raise ValueError(f"{name} must be a number, got {value!r}")
+    if isinstance(default, int) and float(value).is_integer():
+        return int(value)
+    return float(value) + 0.0
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+class Settings(dict[str, Any]):
+    """Settings of a trial: a dict that cannot be changed."""
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise TypeError("a trial is frozen: make another one")
+
+    __setitem__ = __delitem__ = __ior__ = update = pop = popitem = clear = setdefault = _refuse
+
+    def __reduce__(self) -> Any:
+        return type(self), (dict(self),)
 
 
 def _hint(name: str, known: list[str]) -> str:

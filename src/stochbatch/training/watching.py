@@ -45,3 +45,39 @@ class Progress:
 
     def close(self) -> None:
         """Nothing more will be told, whatever happened."""
+
+
+class Unfailing(Progress):
+    """Tells another watcher, until the place where that one writes is gone.
+
+    A terminal that was closed, or a pipe that nobody reads, is no reason to stop a training.
+    """
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def begin(self, *arguments: Any, **place: Any) -> None:
+        """Tell it."""
+        self._tell("begin", *arguments, **place)
+
+    def batch(self, *arguments: Any) -> None:
+        """Tell it."""
+        self._tell("batch", *arguments)
+
+    def epoch(self, metrics: dict[str, Any]) -> None:
+        """Tell it."""
+        self._tell("epoch", metrics)
+
+    def end(self, result: Result) -> None:
+        """Tell it."""
+        self._tell("end", result)
+
+    def close(self) -> None:
+        """Tell it."""
+        self._tell("close")
+
+    def _tell(self, what: str, *arguments: Any, **place: Any) -> None:
+        try:
+            getattr(self._progress, what)(*arguments, **place)
+        except OSError:
+            self._progress = Progress()

@@ -1,0 +1,152 @@
+"""A study's cells laid out as in the article: rows of all axes but the last, columns of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from stochbatch.studies.results import CellOutcomes, Outcome, StudyResults
+from stochbatch.studies.statistics import (
+    CellStatistics,
+    ClaimStatistics,
+    Interval,
+    StudyStatistics,
+    statistics,
+)
+
+BATCH_SIZE = "batch size"
+NONE = "–"
+NOT_COMPARABLE = "not comparable"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Results and their statistics, by place."""
+
+    results: StudyResults
+    statistics: StudyStatistics
+
+    @classmethod
+    def of(cls, results: StudyResults) -> Layout:
+        """Return the layout of what a study has left so far."""
+        return cls(results, statistics(results))
+
+    @cached_property
+    def axes(self) -> list[str]:
+        """Names of the axes, the one of the columns last."""
+        return [axis.name for axis in self.results.study.axes]
+
+    def labels(self, axis: str) -> list[str]:
+        """Return the labels of an axis that are there, in the study's order."""
+        return list(dict.fromkeys(cell.cell.coordinates[axis] for cell in self.results.cells))
+
+    @cached_property
+    def columns(self) -> list[str]:
+        """Labels of the last axis."""
+        return self.labels(self.axes[-1])
+
+    @cached_property
+    def rows(self) -> list[tuple[str, ...]]:
+        """Labels of all other axes; one empty row if there are none."""
+        return list(dict.fromkeys(cell.cell.key[:-1] for cell in self.results.cells))
+
+    @cached_property
+    def by_key(self) -> dict[tuple[str, ...], CellStatistics]:
+        """Statistics of the cells by their labels."""
+        return {found.cell.key: found for found in self.statistics.cells}
+
+    @cached_property
+    def claims_by_key(self) -> dict[tuple[str, ...], ClaimStatistics]:
+        """Statistics of the claims by their cells' labels."""
+        return {found.cell.key: found for found in self.statistics.claims}
+
+    @cached_property
+    def outcomes_by_key(self) -> dict[tuple[str, ...], CellOutcomes]:
+        """The trials of the cells by their labels."""
+        return {found.cell.key: found for found in self.results.cells}
+
+    def cell(self, row: tuple[str, ...], column: str) -> CellStatistics | None:
+        """Return what stands in a place; None where the grid was narrowed."""
+        return self.by_key.get((*row, column))
+
+    @cached_property
+    def trials(self) -> list[Outcome]:
+        """The distinct trials: two cells may stand on the same ones."""
+        found = {
+            outcome.trial.hash: outcome for cell in self.results.cells for outcome in cell.outcomes
+        }
+        return list(found.values())
+
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """Number of distinct trials by what became of them."""
+        counted = Counter(outcome.status for outcome in self.trials)
+        return {
+            "finished": counted["finished"],
+            "diverged": counted["diverged"],
+            "failed": counted["failed"],
+            "missing": counted["missing"],
+        }
+
+    @property
+    def comparable(self) -> str:
+        """A sentence on what may be compared with the article."""
+        scale = self.results.scale
+        if self.results.study.published is None:
+            return "The article has no such table, so there is nothing published to compare with."
+        if scale.comparable:
+            return "Accuracies may be compared with the published ones."
+        return (
+            "Accuracies at this scale are not comparable with the published ones, which are "
+            "shown for orientation alone; only claims have verdicts."
+        )
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """Return a number for a reader; a dash for none."""
+    if value is None:
+        return NONE
+    text = f"{value:.{digits}f}"
+    return text.removeprefix("-") if float(text) == 0 else text
+
+
+def signed(value: float | None) -> str:
+    """Return a difference with its sign."""
+    if value is None:
+        return NONE
+    text = number(value)
+    return f"+{text}" if float(text) > 0 else text
+
+
+def between(interval: Interval | None) -> str:
+    """Return both ends of an interval of differences."""
+    if interval is None:
+        return NONE
+    return f"{signed(interval.low)} to {signed(interval.high)}"
+
+
+def probability(value: float | None) -> str:
+    """Return a p value."""
+    if value is None:
+        return NONE
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def ours(found: CellStatistics) -> str:
+    """Return a cell's mean, half the width of its interval and its number of trials."""
+    if found.mean is None:
+        return NONE
+    half = f" ± {number(found.interval.half_width)}" if found.interval else ""
+    return f"{number(found.mean)}{half} ({found.n})"
+
+
+def verdict(found: CellStatistics) -> str:
+    """Return a cell's verdict in words."""
+    return found.verdict or NOT_COMPARABLE
+
+
+def joined(labels: Sequence[str]) -> str:
+    """Return labels of several axes as one name."""
+    return ", ".join(labels)

@@ -1,0 +1,304 @@
+r"""What a study's trials say: means with intervals, differences paired by seed, verdicts.
+
+All numbers are of a trial's ``accuracy.mean``, in percent. With :math:`n` trials of mean
+:math:`m` and standard deviation :math:`s` the interval is
+:math:`m \pm t_{0.975,\,n-1}\, s / \sqrt n`. Nothing here reads a file or draws at random, but
+for the bootstrap, whose generator has a fixed seed: the same results give the same numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+from scipy.special import stdtr, stdtrit
+
+from stochbatch.studies.results import CellOutcomes, Outcome, StudyResults
+from stochbatch.studies.study import Cell
+
+CellVerdict = Literal["agrees", "higher", "lower", "too few trials"]
+ClaimVerdict = Literal["confirmed", "contradicted", "undecided", "too few trials"]
+
+LEVEL = 0.95
+"""Of all intervals."""
+SIGNIFICANT = 0.05
+"""A corrected p value below it decides a claim."""
+FEW = 3
+"""With fewer trials, or pairs of trials, there is no verdict."""
+RESAMPLES = 10_000
+SEED = 20_200_406
+EXACT = 1e-9
+"""Percentage points below which a spread is rounding: no test set has so many images."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """From ``low`` to ``high``, both included."""
+
+    low: float
+    high: float
+
+    @property
+    def half_width(self) -> float:
+        """Half the distance of the ends: what stands after a plus-minus sign."""
+        return (self.high - self.low) / 2
+
+    def __contains__(self, value: float) -> bool:
+        return self.low - EXACT <= value <= self.high + EXACT
+
+
+@dataclass(frozen=True)
+class CellStatistics:
+    """A cell over its trials that are over.
+
+    A diverged trial is an outcome of its method, so its accuracy counts like any other's, and
+    ``diverged`` says how many there are. One that broke before its first evaluation has no
+    accuracy: it is counted in ``diverged``, not in ``n``.
+    """
+
+    cell: Cell
+    n: int
+    """Trials with an accuracy."""
+    diverged: int
+    mean: float | None
+    """None without a trial."""
+    std: float | None
+    """With n - 1 in the denominator; None with fewer than two trials."""
+    interval: Interval | None
+    best: float | None
+    """One reading of a table's "max": the best epoch of any trial."""
+    mean_best: float | None
+    """The other: the mean over the trials of each one's best epoch."""
+    verdict: CellVerdict | None
+    """Against the article; None where it is not comparable."""
+
+
+@dataclass(frozen=True)
+class ClaimStatistics:
+    """What the trials say on the claim that ``cell`` is better than ``baseline``."""
+
+    cell: Cell
+    baseline: Cell | None
+    """None if it is not among the cells looked at."""
+    pairs: int
+    """Seeds with which both have been run."""
+    difference: float | None
+    """Mean of the pairs' differences, cell minus baseline, in percentage points."""
+    interval: Interval | None
+    bootstrap: Interval | None
+    """Percentiles of the mean over resampled pairs, beside the t interval."""
+    p: float | None
+    """Two-sided, of the paired t test."""
+    corrected_p: float | None
+    """After Holm's correction over all claim cells of the study."""
+    verdict: ClaimVerdict
+
+
+@dataclass(frozen=True)
+class StudyStatistics:
+    """All cells, and all cells for which the study claims something, in the study's order."""
+
+    cells: tuple[CellStatistics, ...]
+    claims: tuple[ClaimStatistics, ...]
+
+
+def statistics(results: StudyResults) -> StudyStatistics:
+    """Return the statistics of a study, as far as it has been run.
+
+    Args:
+        results: from `collect`. A correction for many comparisons is over the cells in there,
+            so a study that was narrowed is corrected for what was looked at; cells that have
+            not been run yet count, so that a verdict does not fade as they come in.
+    """
+    return StudyStatistics(
+        tuple(_of_cell(cell, results.scale.comparable) for cell in results.cells),
+        _of_claims(results),
+    )
+
+
+def t_interval(values: Sequence[float]) -> Interval | None:
+    """Return the 95 % interval of a mean, or None with fewer than two values.
+
+    Example:
+        >>> from stochbatch.studies.statistics import t_interval
+        >>> interval = t_interval([1.0, 2.0, 3.0])
+        >>> round(interval.low, 4), round(interval.high, 4)
+        (-0.4841, 4.4841)
+    """
+    count = len(values)
+    if count < 2:
+        return None
+    mean, std = _mean(values), _std(values)
+    half = float(stdtrit(count - 1, (1 + LEVEL) / 2)) * std / math.sqrt(count)
+    return Interval(mean - half, mean + half)
+
+
+def t_test(differences: Sequence[float]) -> float | None:
+    r"""Return the two-sided p value of a mean of zero, or None with fewer than two values.
+
+    The t test divides by the spread. Where the spread is zero it has no answer, and p is that
+    of the exact sign test instead: 1 if all differences are zero, else :math:`2^{1-n}`, the
+    probability that :math:`n` fair coins fall alike. On small test sets a few equal
+    differences are nothing rare, and must not count as certainty.
+
+    Example:
+        >>> from stochbatch.studies.statistics import t_test
+        >>> round(t_test([1.0, 2.0, 3.0]), 4)
+        0.0742
+        >>> t_test([0.5, 0.5, 0.5])
+        0.25
+    """
+    count = len(differences)
+    if count < 2:
+        return None
+    mean, std = _mean(differences), _std(differences)
+    if std <= EXACT:
+        return 1.0 if abs(mean) <= EXACT else 2.0 ** (1 - count)
+    return 2 * float(stdtr(count - 1, -abs(mean) * math.sqrt(count) / std))
+
+
+def bootstrap_interval(values: Sequence[float]) -> Interval | None:
+    """Return the percentile-bootstrap interval of a mean, or None with fewer than two values.
+
+    With a handful of values it is too narrow, as it cannot know of what it has not seen; it
+    is there to be looked at beside the t interval, and decides nothing.
+    """
+    if len(values) < 2:
+        return None
+    means = np.asarray(values, dtype=np.float64)[_resamples(len(values))].mean(axis=1)
+    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Interval(float(low), float(high))
+
+
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """Return p values corrected for their number by Holm's method, in the same order.
+
+    What has no p value yet keeps none, but counts as one of the comparisons.
+
+    Example:
+        >>> from stochbatch.studies.statistics import holm
+        >>> holm([0.01, 0.04, 0.03])
+        [0.03, 0.06, 0.06]
+    """
+    order = sorted(
+        (number for number, p in enumerate(p_values) if p is not None),
+        key=lambda number: p_values[number] or 0.0,
+    )
+    corrected: list[float | None] = [None] * len(p_values)
+    largest = 0.0
+    for rank, number in enumerate(order):
+        p = p_values[number]
+        assert p is not None
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p))
+        corrected[number] = largest
+    return corrected
+
+
+def cell_verdict(
+    published: float | None, interval: Interval | None, n: int, comparable: bool
+) -> CellVerdict | None:
+    """Return how a cell stands to the article's mean; None where it is not comparable."""
+    if published is None or not comparable:
+        return None
+    if n < FEW or interval is None:
+        return "too few trials"
+    if published in interval:
+        return "agrees"
+    return "higher" if interval.low > published else "lower"
+
+
+def claim_verdict(difference: float | None, corrected_p: float | None, pairs: int) -> ClaimVerdict:
+    """Return whether the trials decide a claim, and how."""
+    if pairs < FEW or difference is None or corrected_p is None:
+        return "too few trials"
+    if corrected_p < SIGNIFICANT and difference != 0:
+        return "confirmed" if difference > 0 else "contradicted"
+    return "undecided"
+
+
+def accuracies(outcomes: Sequence[Outcome]) -> dict[int, float]:
+    """Return ``accuracy.mean`` by seed, of the trials that have one."""
+    return {
+        outcome.seed: outcome.result.accuracy.mean
+        for outcome in outcomes
+        if outcome.result is not None and outcome.result.accuracy is not None
+    }
+
+
+def _of_cell(cell: CellOutcomes, comparable: bool) -> CellStatistics:
+    values = list(accuracies(cell.outcomes).values())
+    bests = [
+        outcome.result.accuracy.max
+        for outcome in cell.outcomes
+        if outcome.result is not None and outcome.result.accuracy is not None
+    ]
+    interval = t_interval(values)
+    published = cell.cell.published
+    return CellStatistics(
+        cell=cell.cell,
+        n=len(values),
+        diverged=sum(outcome.status == "diverged" for outcome in cell.outcomes),
+        mean=_mean(values) if values else None,
+        std=_std(values) if len(values) > 1 else None,
+        interval=interval,
+        best=max(bests, default=None),
+        mean_best=_mean(bests) if bests else None,
+        verdict=cell_verdict(
+            None if published is None else published.mean, interval, len(values), comparable
+        ),
+    )
+
+
+def _of_claims(results: StudyResults) -> tuple[ClaimStatistics, ...]:
+    claim = results.study.claim
+    if claim is None:
+        return ()
+    by_key = {cell.cell.key: cell for cell in results.cells}
+    found: list[dict[str, Any]] = []
+    for cell in results.cells:
+        if cell.cell.coordinates[claim.axis] == claim.better:
+            other = {**cell.cell.coordinates, claim.axis: claim.than}
+            found.append(_compared(cell, by_key.get(tuple(other.values()))))
+    corrected = holm([compared["p"] for compared in found])
+    return tuple(
+        ClaimStatistics(
+            **compared,
+            corrected_p=p,
+            verdict=claim_verdict(compared["difference"], p, compared["pairs"]),
+        )
+        for compared, p in zip(found, corrected, strict=True)
+    )
+
+
+def _compared(cell: CellOutcomes, baseline: CellOutcomes | None) -> dict[str, Any]:
+    ours = accuracies(cell.outcomes)
+    theirs = accuracies(baseline.outcomes) if baseline is not None else {}
+    differences = [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
+    return {
+        "cell": cell.cell,
+        "baseline": None if baseline is None else baseline.cell,
+        "pairs": len(differences),
+        "difference": _mean(differences) if differences else None,
+        "interval": t_interval(differences),
+        "bootstrap": bootstrap_interval(differences),
+        "p": t_test(differences),
+    }
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _std(values: Sequence[float]) -> float:
+    mean = _mean(values)
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+
+
+# A table has many cells and few numbers of trials.
+@lru_cache(maxsize=8)
+def _resamples(count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    return np.random.default_rng(SEED).integers(count, size=(RESAMPLES, count))
