@@ -42,5 +42,7 @@ def test_settings_of_schedules_are_listed() -> None:
     assert ["staircase", "milestones", "0.5,", "0.75"] in rows
 
 
-def test_there_are_no_studies_yet() -> None:
-    assert call("list", "studies").out == "There are no studies yet.\n"
+def test_studies_are_listed_with_their_captions() -> None:
+    out = call("list", "studies").out
+    for name in ("lr-schedules", "batch-momentum", "local-global", "partial-data", "comparison"):
+        assert f"\n{name}" in f"\n{out}"

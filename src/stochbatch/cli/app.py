@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from stochbatch import __version__
-from stochbatch.cli import data, listing, runs, train
+from stochbatch.cli import data, listing, runs, study, train
 from stochbatch.cli.exits import CODES, OneLineErrors
 from stochbatch.cli.texts import examples
 
@@ -62,4 +62,6 @@ app.command("show", epilog=runs.SHOW_EPILOG)(runs.show)
 app.command("predict", epilog=runs.PREDICT_EPILOG)(runs.predict)
 app.command("export", epilog=runs.EXPORT_EPILOG)(runs.export)
 app.command("list", epilog=listing.EPILOG)(listing.list_)
+app.command("report", epilog=study.REPORT_EPILOG)(study.report)
 app.add_typer(data.app, name="data")
+app.add_typer(study.app, name="study")

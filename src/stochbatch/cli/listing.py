@@ -37,9 +37,6 @@ def list_(
     ] = False,
 ) -> None:
     """List methods, networks, data sets, schedules or studies, with one line about each."""
-    if what is Listed.studies:
-        typer.echo("There are no studies yet.")
-        return
     registry = _registry(what)
     table([(name, registry.summary(name)) for name in registry])
     if settings and what in (Listed.methods, Listed.schedules):
@@ -61,6 +58,10 @@ def _registry(what: Listed) -> Registry[Any]:
         from stochbatch.nets import NETWORKS
 
         return NETWORKS
+    if what is Listed.studies:
+        from stochbatch.studies import STUDIES
+
+        return STUDIES
     from stochbatch.optim import METHODS, SCHEDULES
 
     return METHODS if what is Listed.methods else SCHEDULES

@@ -17,7 +17,7 @@ from stochbatch.studies.statistics import (
 )
 
 BATCH_SIZE = "batch size"
-NONE = "–"
+NONE = "\N{EN DASH}"
 NOT_COMPARABLE = "not comparable"
 
 
@@ -98,9 +98,11 @@ class Layout:
             return "The article has no such table, so there is nothing published to compare with."
         if scale.comparable:
             return "Accuracies may be compared with the published ones."
+        shown = any(cell.cell.published for cell in self.results.cells)
         return (
-            "Accuracies at this scale are not comparable with the published ones, which are "
-            "shown for orientation alone; only claims have verdicts."
+            "Accuracies at this scale are not comparable with the published ones"
+            f"{', which are shown for orientation alone' if shown else ''}; "
+            "only claims have verdicts."
         )
 
 

@@ -63,8 +63,8 @@ for _scale in (
     ),
     Scale(
         "demo",
-        "vgg_tiny on a quarter of the digits for 12 epochs, 2 trials: seconds a cell.",
-        repetitions=2,
+        "vgg_tiny on a quarter of the digits for 12 epochs, 3 trials: seconds a cell.",
+        repetitions=3,
         fields={"dataset": "digits", "network": "vgg_tiny", "epochs": 12},
         factors={"share": 0.25},
         instead={"dataset": {"dataset": "digits"}, "network": {"network": "vgg_tiny"}},

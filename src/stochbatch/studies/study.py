@@ -254,9 +254,10 @@ def _possible(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _kept(cells: list[Cell], name: str, labels: Sequence[str]) -> list[Cell]:
-    there = list(
-        dict.fromkeys(cell.coordinates[name] for cell in cells if name in cell.coordinates)
-    )
+    if any(name not in cell.coordinates for cell in cells):
+        axes = ", ".join(cells[0].coordinates)
+        raise StudyError(f"the study has no axis {name!r}. There are: {axes}")
+    there = list(dict.fromkeys(cell.coordinates[name] for cell in cells))
     wanted = {label.lower() for label in labels}
     if unknown := wanted - {label.lower() for label in there}:
         raise StudyError(f"{name} has no {sorted(unknown)[0]!r}. There are: {', '.join(there)}")

@@ -1,0 +1,235 @@
+"""``stochbatch study``: plan and run the article's tables, or studies of one's own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stochbatch.cli.exits import DONE, ERROR, INTERRUPTED
+from stochbatch.cli.texts import examples, table
+
+if TYPE_CHECKING:
+    from stochbatch.studies import StudyResults
+
+app = typer.Typer(
+    help="Plan and run the article's tables, or studies of your own.", no_args_is_help=True
+)
+
+CORES = os.cpu_count() or 1
+Workers = Annotated[
+    int, typer.Option("--workers", min=1, help="Processes at work at once, of one thread each.")
+]
+Name = Annotated[
+    str, typer.Argument(help="A study: see `stochbatch list studies`; or a .toml file.")
+]
+ScaleName = Annotated[str, typer.Option("--scale", help="paper, laptop or demo.")]
+Root = Annotated[Path, typer.Option("--root", help="Folder of all runs.")]
+Only = Annotated[
+    list[str] | None,
+    typer.Option("--only", help="AXIS=LABEL,LABEL: keep these alone; may be repeated."),
+]
+Trials = Annotated[int | None, typer.Option("--trials", min=1, help="Trials of each cell.")]
+Datasets = Annotated[str | None, typer.Option("--datasets", help="LABEL,LABEL of this axis.")]
+Networks = Annotated[str | None, typer.Option("--networks", help="LABEL,LABEL of this axis.")]
+Methods = Annotated[str | None, typer.Option("--methods", help="LABEL,LABEL of this axis.")]
+
+
+@app.command(
+    "plan",
+    epilog=examples(
+        "stochbatch study plan comparison --scale laptop --datasets cifar10",
+        "stochbatch study plan my-study.toml --scale demo",
+    ),
+)
+def plan(
+    name: Name,
+    scale: ScaleName = "demo",
+    root: Root = Path("runs"),
+    only: Only = None,
+    trials: Trials = None,
+    datasets: Datasets = None,
+    networks: Networks = None,
+    methods: Methods = None,
+    workers: Workers = CORES,
+) -> None:
+    """Show how many trials are missing, and how long they will take on this machine."""
+    from stochbatch.studies.planning import estimate
+    from stochbatch.training.running import choose_device
+
+    found = results(name, scale, root, only, trials, datasets, networks, methods)
+    missing = found.missing
+    counts = _counts(found)
+    table(
+        [
+            ("study", f"{found.study.name}: {found.study.title}"),
+            ("scale", f"{found.scale.name}: {found.scale.summary}"),
+            ("cells", len(found.cells)),
+            ("trials", ", ".join(f"{number} {status}" for status, number in counts.items())),
+            ("to run", len(missing)),
+        ]
+    )
+    if missing:
+        seconds = estimate(missing, choose_device("auto"), _tell_kind) / workers
+        typer.echo(f"time, from a measured sample: about {duration(seconds)}")
+
+
+@app.command(
+    "run",
+    epilog=examples(
+        "stochbatch study run comparison --scale demo --workers 2",
+        "stochbatch study run comparison --scale laptop --only 'batch size=16' --methods SGD,SBS",
+        after="Only what is missing is run; stopped, by Ctrl-C or by force, it goes on when it "
+        "is given again.",
+    ),
+)
+def run(
+    name: Name,
+    scale: ScaleName = "demo",
+    root: Root = Path("runs"),
+    only: Only = None,
+    trials: Trials = None,
+    datasets: Datasets = None,
+    networks: Networks = None,
+    methods: Methods = None,
+    engine: Annotated[str, typer.Option(help="local.")] = "local",
+    workers: Workers = CORES,
+    data_root: Annotated[Path | None, typer.Option(help="Folder of all data.")] = None,
+    accept_hash: Annotated[
+        bool, typer.Option("--accept-hash", help="Take data files that are not the published ones.")
+    ] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show the result alone.")] = False,
+) -> None:
+    """Run what is missing of a study."""
+    from stochbatch.studies.local import StudyStopped, run_trials
+    from stochbatch.studies.watching import choose_watcher
+
+    if engine != "local":
+        raise typer.BadParameter(f"there is only the engine 'local', got {engine!r}")
+    found = results(name, scale, root, only, trials, datasets, networks, methods)
+    missing = found.missing
+    typer.echo(f"{found.study.name}, scale {found.scale.name}: {len(missing)} trials to run")
+    if not missing:
+        raise typer.Exit(DONE)
+    try:
+        count = run_trials(
+            missing,
+            root,
+            workers=workers,
+            watcher=choose_watcher(quiet),
+            data_root=data_root,
+            accept_hash=accept_hash,
+            device=device,
+        )
+    except StudyStopped as stop:
+        typer.echo("Stopped; everything is saved. The same command goes on.")
+        raise typer.Exit(INTERRUPTED + stop.signal_number) from None
+    typer.echo(f"{count.finished} finished, {count.diverged} diverged, {count.failed} failed")
+    for error in count.errors:
+        typer.echo(f"error: {error}", err=True)
+    raise typer.Exit(ERROR if count.failed else DONE)
+
+
+REPORT_EPILOG = examples(
+    "stochbatch report comparison --scale demo",
+    "stochbatch report my-study.toml --scale laptop --to pages/mine",
+    after="A report reads what trainings left, and never trains.",
+)
+
+
+def report(
+    name: Name,
+    scale: ScaleName = "demo",
+    root: Root = Path("runs"),
+    only: Only = None,
+    trials: Trials = None,
+    datasets: Datasets = None,
+    networks: Networks = None,
+    methods: Methods = None,
+    to: Annotated[
+        Path | None, typer.Option(help="Folder to write.", show_default="reports/NAME-SCALE")
+    ] = None,
+) -> None:
+    """Write the page, tables and figures of a study, as far as it has been run."""
+    from stochbatch.report import write_report
+
+    found = results(name, scale, root, only, trials, datasets, networks, methods)
+    if not any(cell.done for cell in found.cells):
+        raise typer.BadParameter(
+            f"nothing of {found.study.name} at the scale {scale} has been run in {root}: "
+            f"stochbatch study run {name} --scale {scale}"
+        )
+    page = write_report(found, to or Path("reports") / f"{found.study.name}-{scale}")
+    typer.echo(f"report: {page}")
+
+
+def results(
+    name: str,
+    scale: str,
+    root: Path,
+    only: list[str] | None,
+    trials: int | None,
+    datasets: str | None,
+    networks: str | None,
+    methods: str | None,
+) -> StudyResults:
+    """Return what a study has left, narrowed as the options say."""
+    from stochbatch.studies import SCALES, STUDIES, Study, collect
+
+    study = Study.from_file(name) if name.endswith(".toml") else STUDIES[name]
+    kept = parse_only(only or [])
+    for axis, labels in (("dataset", datasets), ("network", networks), ("method", methods)):
+        if labels is not None:
+            kept[axis] = labels.split(",")
+    return collect(study, SCALES[scale], root, only=kept, repetitions=trials)
+
+
+def parse_only(texts: list[str]) -> dict[str, list[str]]:
+    """Return labels by axis from texts like ``batch size=16,32``.
+
+    Example:
+        >>> from stochbatch.cli.study import parse_only
+        >>> parse_only(["batch size=16,32", "method=SBS"])
+        {'batch size': ['16', '32'], 'method': ['SBS']}
+    """
+    kept = {}
+    for text in texts:
+        axis, equals, labels = text.partition("=")
+        if not equals or not axis or not labels:
+            raise typer.BadParameter(f"--only is AXIS=LABEL,LABEL, got {text!r}")
+        kept[axis.strip()] = [label.strip() for label in labels.split(",")]
+    return kept
+
+
+def duration(seconds: float) -> str:
+    """Return a time in words.
+
+    Example:
+        >>> from stochbatch.cli.study import duration
+        >>> duration(42), duration(400), duration(9000), duration(300000)
+        ('42 s', '7 min', '2.5 h', '3.5 days')
+    """
+    for limit, unit, name in ((90, 1, "s"), (5400, 60, "min")):
+        if seconds < limit:
+            return f"{seconds / unit:.0f} {name}"
+    hours = seconds / 3600
+    return f"{hours:.1f} h" if hours < 48 else f"{hours / 24:.1f} days"
+
+
+def _counts(found: StudyResults) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    seen = set()
+    for cell in found.cells:
+        for outcome in cell.outcomes:
+            if outcome.trial.hash not in seen:
+                seen.add(outcome.trial.hash)
+                counts[outcome.status] = counts.get(outcome.status, 0) + 1
+    return counts
+
+
+def _tell_kind(kind: Any) -> None:
+    dataset, network, width, precision = kind
+    typer.echo(f"measuring {network} (width {width:g}, {precision}) on {dataset} ...", err=True)

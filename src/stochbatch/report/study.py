@@ -1,0 +1,205 @@
+"""The report of a study: one page that needs nothing but itself, tables and figures."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from urllib.parse import quote
+
+from stochbatch.data.atomic import write_atomically
+from stochbatch.data.optional import optional
+from stochbatch.report import layout as words
+from stochbatch.report.figures import Drawing, drawings
+from stochbatch.report.layout import Layout
+from stochbatch.report.tables import (
+    CLAIM_COLUMNS,
+    claim_row,
+    claim_sentence,
+    comma_separated,
+    latex,
+    markdown,
+    published_mean,
+)
+from stochbatch.studies.results import Outcome, StudyResults
+from stochbatch.studies.statistics import CellStatistics
+
+PAGE = "index.html"
+FIGURES = "figures"
+TEMPLATE = "page.html.jinja"
+FACTS = {
+    "stochbatch": "stochbatch",
+    "revision": "source revision",
+    "torch": "PyTorch",
+    "python": "Python",
+    "platform": "platform",
+    "processor": "processor",
+    "cores": "cores",
+    "threads": "threads",
+    "device": "device",
+}
+"""Of a result's environment, with the words for them."""
+
+
+class ReportError(ValueError):
+    """A report that cannot be written where it was asked."""
+
+
+def write_report(results: StudyResults, folder: str | os.PathLike[str]) -> Path:
+    """Write the report of a study, as far as it has been run.
+
+    The folder then has ``index.html``, which holds all its pictures and opens by a double
+    click without a network, ``table.md``, ``table.csv``, ``table.tex``, and ``figures/`` with
+    every figure as PNG and PDF. The same results give the same bytes, but for the section
+    with the id ``times``: it tells times and machines, which may differ from run to run.
+
+    Args:
+        results: from `stochbatch.studies.collect`.
+        folder: where to; made if it is not there, and files of these names are replaced.
+
+    Returns:
+        The page's path.
+
+    Raises:
+        ReportError: the folder cannot be written to.
+    """
+    folder = Path(folder)
+    layout = Layout.of(results)
+    figures = drawings(layout)
+    files: dict[str, bytes] = {
+        "table.md": markdown(layout).encode(),
+        "table.csv": comma_separated(layout).encode(),
+        "table.tex": latex(layout).encode(),
+    }
+    for figure in figures:
+        files[f"{FIGURES}/{figure.name}.png"] = figure.png
+        files[f"{FIGURES}/{figure.name}.pdf"] = figure.pdf
+    # The page comes last: where it is, everything that it links to is there too.
+    files[PAGE] = page(layout, figures, folder).encode()
+    try:
+        (folder / FIGURES).mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            _write(folder / name, content)
+    except OSError as error:
+        raise ReportError(f"cannot write {folder}: {error.strerror or error}") from error
+    return folder / PAGE
+
+
+def page(layout: Layout, figures: list[Drawing], folder: Path) -> str:
+    """Return the page as it is to lie in ``folder``, from which its links go out."""
+    jinja2 = optional("jinja2")
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    text = (resources.files("stochbatch.report") / TEMPLATE).read_text(encoding="utf-8")
+    study = layout.results.study
+    rendered: str = environment.from_string(text).render(
+        study=study,
+        scale=layout.results.scale,
+        layout=layout,
+        words=words,
+        rows=[
+            (row, [_place(layout, row, column) for column in layout.columns]) for row in layout.rows
+        ],
+        maxima=any(
+            found.cell.published and found.cell.published.max for found in layout.by_key.values()
+        ),
+        claim=claim_sentence(layout) if layout.statistics.claims else None,
+        claim_columns=CLAIM_COLUMNS,
+        claims=[(found, claim_row(found)) for found in layout.statistics.claims],
+        figures=figures,
+        figures_folder=FIGURES,
+        runs=[
+            (cell.cell, [Link.to(one, folder) for one in cell.outcomes])
+            for cell in layout.results.cells
+        ],
+        failed=[Link.to(one, folder) for one in layout.trials if one.status == "failed"],
+        facts=_facts(layout.trials),
+        seconds=_duration(layout.trials),
+    )
+    return rendered
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a table has in one place."""
+
+    key: str
+    """Words that a search looks in."""
+    ours: str
+    published: str
+    verdict: str
+    diverged: int
+    best: str
+    published_best: str
+
+
+def _place(layout: Layout, row: tuple[str, ...], column: str) -> Place | None:
+    found: CellStatistics | None = layout.cell(row, column)
+    if found is None:
+        return None
+    claim = layout.claims_by_key.get(found.cell.key)
+    published = found.cell.published
+    return Place(
+        key=" ".join(
+            [str(found.cell), words.verdict(found), claim.verdict if claim else ""]
+        ).lower(),
+        ours=words.ours(found),
+        published=published_mean(found),
+        verdict=words.verdict(found),
+        diverged=found.diverged,
+        best=f"{words.number(found.best)}; {words.number(found.mean_best)}",
+        published_best=words.number(published.max if published else None),
+    )
+
+
+@dataclass(frozen=True)
+class Link:
+    """A run, and how to come to its folder from the page."""
+
+    seed: int
+    status: str
+    error: str | None
+    name: str
+    address: str | None
+    """None if there is no folder yet."""
+
+    @classmethod
+    def to(cls, outcome: Outcome, folder: Path) -> Link:
+        """Return the link from a page in ``folder``."""
+        address = None
+        if outcome.status != "missing":
+            way = Path(os.path.relpath(outcome.folder, folder)).as_posix()
+            # A name with a colon would be taken for a scheme.
+            address = quote(way if way.startswith(".") else f"./{way}") + "/"
+        return cls(outcome.seed, outcome.status, outcome.error, outcome.trial.folder, address)
+
+
+def _facts(outcomes: Iterable[Outcome]) -> list[tuple[str, str]]:
+    """Return versions and hardware; several where the trials were not run on the same."""
+    environments = [outcome.result.environment for outcome in outcomes if outcome.result]
+    found = []
+    for name, title in FACTS.items():
+        values = sorted(
+            {str(facts[name]) for facts in environments if facts.get(name) not in (None, "")}
+        )
+        if values:
+            found.append((title, ", ".join(values)))
+    return found
+
+
+def _duration(outcomes: Iterable[Outcome]) -> str:
+    """Return the trials' time in all: hours, minutes and seconds."""
+    seconds = math.fsum(
+        outcome.result.times.get("seconds", 0.0) for outcome in outcomes if outcome.result
+    )
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min {rest:02} s"
+
+
+def _write(path: Path, content: bytes) -> None:
+    write_atomically(path, lambda file: file.write(content))

@@ -1,0 +1,247 @@
+"""The local engine: trials of a study in processes of this machine.
+
+Each process trains one trial after the other. A trial that fails leaves its error in its
+folder and does not disturb the others; a process that dies is replaced. A signal stops
+everything after it is saved, and the next run goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import signal
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Any
+
+from stochbatch.studies.results import ERROR
+from stochbatch.training import Interrupted, Progress, Result, Trial, run
+from stochbatch.training.errors import RunError
+from stochbatch.training.folder import write
+from stochbatch.training.signals import StopSignals
+
+
+class StudyStopped(RunError):  # noqa: N818 (not an error, an order)
+    """A study was told to stop by a signal; everything so far is saved."""
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(f"stopped by signal {signal_number}; everything so far is saved")
+        self.signal_number = signal_number
+
+
+class StudyWatcher:
+    """A watcher of a study that does nothing; subclasses show what they are told."""
+
+    def begin(self, trials: int) -> None:
+        """So many trials are to be run."""
+
+    def epoch(self, trial: Trial, done: int) -> None:
+        """So many epochs of a trial are done."""
+
+    def end_of(self, trial: Trial, status: str, text: str) -> None:
+        """A trial is over: finished, diverged or failed, with its accuracy or its error."""
+
+    def close(self) -> None:
+        """Nothing more will be told, whatever happened."""
+
+
+@dataclass
+class Count:
+    """How the trials of a call ended."""
+
+    finished: int = 0
+    diverged: int = 0
+    failed: int = 0
+    errors: list[str] = field(default_factory=list)
+
+
+def run_trials(
+    trials: Sequence[Trial],
+    root: str | Path,
+    *,
+    workers: int = 1,
+    threads: int = 1,
+    watcher: StudyWatcher | None = None,
+    **options: Any,
+) -> Count:
+    """Run trials, so many at a time.
+
+    Args:
+        trials: what to run, in this order.
+        root: the folder of all runs.
+        workers: processes at work at the same time.
+        threads: threads of each. One, unless told: the last bits of a result depend on it, and
+            the same study should leave the same bytes with any number of workers.
+        watcher: is told how it goes.
+        **options: as for :func:`stochbatch.training.run`: ``data_root``, ``accept_hash``, ...
+
+    Raises:
+        StudyStopped: SIGINT or SIGTERM came; everything so far is saved.
+    """
+    if workers < 1:
+        raise ValueError(f"workers must be 1 or more, got {workers}")
+    watcher = watcher or StudyWatcher()
+    engine = _Engine(list(trials), Path(root), threads, watcher, options)
+    watcher.begin(len(trials))
+    try:
+        with StopSignals() as signals:
+            return engine.run(min(workers, len(trials)), signals)
+    finally:
+        engine.stop()
+        watcher.close()
+
+
+@dataclass
+class _Worker:
+    process: SpawnProcess
+    pipe: Connection
+    trial: Trial | None = None
+
+
+class _Engine:
+    def __init__(
+        self,
+        trials: list[Trial],
+        root: Path,
+        threads: int,
+        watcher: StudyWatcher,
+        options: dict[str, Any],
+    ) -> None:
+        self.waiting, self.root, self.watcher = trials[::-1], root, watcher
+        self.threads, self.options = threads, options
+        self.workers: list[_Worker] = []
+        self.count = Count()
+
+    def run(self, workers: int, signals: StopSignals) -> Count:
+        for _ in range(workers):
+            self._hire()
+        while any(worker.trial is not None for worker in self.workers):
+            ready = wait([worker.pipe for worker in self.workers], timeout=0.2)
+            if signals.received is not None:
+                raise StudyStopped(signals.received)
+            for worker in [worker for worker in self.workers if worker.pipe in ready]:
+                self._hear(worker)
+        return self.count
+
+    def _hire(self) -> None:
+        """Start a process, with a trial if there is one left."""
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        arguments = (theirs, str(self.root), self.threads, self.options)
+        process = context.Process(target=_work, args=arguments, daemon=True)
+        process.start()
+        theirs.close()
+        worker = _Worker(process, ours)
+        self.workers.append(worker)
+        self._give(worker)
+
+    def _give(self, worker: _Worker) -> None:
+        worker.trial = self.waiting.pop() if self.waiting else None
+        with suppress(OSError):  # if it is dead, that is heard next
+            worker.pipe.send(None if worker.trial is None else worker.trial.to_json())
+
+    def _hear(self, worker: _Worker) -> None:
+        trial = worker.trial
+        try:
+            what, content = worker.pipe.recv()
+        except (EOFError, OSError):
+            self._bury(worker)
+            return
+        if trial is None:
+            return
+        if what == "epoch":
+            self.watcher.epoch(trial, content)
+            return
+        self._over(trial, what, content)
+        self._give(worker)
+
+    def _bury(self, worker: _Worker) -> None:
+        """A process died: its trial failed, and another process takes its place."""
+        self.workers.remove(worker)
+        worker.pipe.close()
+        worker.process.join()
+        if worker.trial is not None:
+            text = f"the process that trained it died with exit code {worker.process.exitcode}"
+            _record(self.root / worker.trial.folder, text, "")
+            self._over(worker.trial, "failed", text)
+            if self.waiting:
+                self._hire()
+
+    def _over(self, trial: Trial, status: str, text: str) -> None:
+        setattr(self.count, status, getattr(self.count, status) + 1)
+        if status == "failed":
+            self.count.errors.append(f"{trial.folder}: {text}")
+        self.watcher.end_of(trial, status, text)
+
+    def stop(self) -> None:
+        """Let all processes save and end."""
+        for worker in self.workers:
+            if worker.trial is not None and worker.process.is_alive():
+                worker.process.terminate()
+            worker.pipe.close()
+        for worker in self.workers:
+            worker.process.join()
+
+
+class _Teller(Progress):
+    """Tells the engine which epochs are done."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self.pipe = pipe
+
+    def begin(self, trial: Trial, folder: Path, *, epoch: int, **place: Any) -> None:
+        """Tell how many epochs an earlier process did."""
+        self.pipe.send(("epoch", epoch))
+
+    def epoch(self, metrics: dict[str, Any]) -> None:
+        """Tell that an epoch is done."""
+        self.pipe.send(("epoch", metrics["epoch"] + 1))
+
+
+def _work(pipe: Connection, root: str, threads: int, options: dict[str, Any]) -> None:
+    """What a worker does: trials, one after the other, until it is sent None."""
+    import torch
+
+    # Ctrl-C in a terminal reaches every process. The engine tells the workers what to do.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(threads)
+    while True:
+        try:
+            text = pipe.recv()
+        except (EOFError, OSError):
+            return
+        if text is None:
+            return
+        trial = Trial.from_text(text, "json")
+        folder = Path(root) / trial.folder
+        (folder / ERROR).unlink(missing_ok=True)
+        try:
+            result = run(trial, root, progress=_Teller(pipe), **options)
+            answer: tuple[str, str] = (result.status, _accuracy(result))
+        except Interrupted:
+            return
+        except Exception as error:
+            first = (str(error).splitlines() or [""])[0]
+            what = first if isinstance(error, RunError) else f"{type(error).__name__}: {first}"
+            _record(folder, what, traceback.format_exc())
+            answer = ("failed", what)
+        try:
+            pipe.send(answer)
+        except OSError:
+            return
+
+
+def _accuracy(result: Result) -> str:
+    return "" if result.accuracy is None else f"{result.accuracy.mean:.2f} %"
+
+
+def _record(folder: Path, error: str, trace: str) -> None:
+    """Leave an error in the folder of the trial that it ended."""
+    with suppress(OSError, RunError):  # what cannot be written is still told
+        folder.mkdir(parents=True, exist_ok=True)
+        write(folder / ERROR, json.dumps({"error": error, "traceback": trace}, indent=1))

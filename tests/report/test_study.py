@@ -1,0 +1,275 @@
+"""Invariant: a report says what the results say, needs nothing but itself, and does not vary."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from stochbatch.report import ReportError, write_report
+from stochbatch.report.figures import ARTICLE, drawings, style
+from stochbatch.report.layout import Layout, between, number, ours, probability, signed
+from stochbatch.studies import SCALES, STUDIES, collect
+from stochbatch.studies.statistics import Interval, statistics
+from tests.report.finished_study import (
+    ONLY,
+    SCALE,
+    STUDY,
+    begun_study,
+    comparable_study,
+    finished_study,
+)
+
+VOID = {"meta", "input", "img", "br"}
+CURVES, BATCHES = "figures/curves-16", "figures/batches-16"
+
+
+class Page(HTMLParser):
+    """Parses a page and refuses tags that do not close, ids given twice, and unknown links."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_report(finished_study(), tmp_path_factory.mktemp("report") / "new" / "folder")
+
+
+@pytest.fixture(scope="module")
+def page(written: Path) -> Page:
+    return Page(written.read_text(encoding="utf-8"))
+
+
+def test_all_files_are_there_and_nothing_else(written: Path) -> None:
+    folder = written.parent
+    found = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.*"))
+    pictures = [f"{name}.{form}" for name in (CURVES, BATCHES) for form in ("pdf", "png")]
+    assert found == sorted(["index.html", "table.csv", "table.md", "table.tex", *pictures])
+
+
+def test_the_page_has_the_numbers_of_the_statistics(page: Page) -> None:
+    text = "".join(page.text)
+    found = statistics(finished_study())
+    for cell in found.cells:
+        assert f"{cell.mean:.2f} ± {cell.interval.half_width:.2f} (3)" in text
+        assert f"{cell.best:.2f}; {cell.mean_best:.2f}" in text
+    claim = found.claims[0]
+    assert signed(claim.difference) in text
+    assert between(claim.bootstrap) in text
+    assert claim.verdict in ("confirmed", "contradicted", "undecided")
+    assert claim.verdict in text
+    assert "not comparable" in text
+
+
+def test_the_page_says_what_was_reduced_and_run(page: Page) -> None:
+    text = " ".join("".join(page.text).split())
+    assert SCALE.summary in text
+    assert "Accuracies at this scale are not comparable with the published ones" in text
+    assert "6 finished, 0 diverged, 0 failed, 0 missing." in text
+    assert "PyTorch: " in text
+
+
+def test_words_of_a_study_are_escaped(written: Path) -> None:
+    assert "<h1>Two &lt;methods&gt; &amp; one batch size</h1>" in written.read_text()
+
+
+def test_nothing_is_fetched(written: Path, page: Page) -> None:
+    assert not re.search(r"(src|href)\s*=\s*[\"']?(https?:)?//", written.read_text())
+    assert not re.search(r"url\(|@import", written.read_text())
+    assert all(image["src"].startswith("data:image/svg+xml;base64,") for image in page.all("img"))
+    assert page.all("link") == []
+    assert [script for script in page.all("script") if "src" in script] == []
+    policy = next(meta["content"] for meta in page.all("meta") if "http-equiv" in meta)
+    assert policy.startswith("default-src 'none'")
+
+
+def test_links_lead_to_files_and_run_folders(written: Path, page: Page) -> None:
+    ways = [link["href"] for link in page.all("a")]
+    ids = {attributes["id"] for _, attributes in page.elements if "id" in attributes}
+    for way in ways:
+        if way.startswith("#"):
+            assert way[1:] in ids
+        else:
+            assert (written.parent / way).exists(), way
+    runs = [way for way in ways if way.endswith("/")]
+    assert len(runs) == 6
+    assert all((written.parent / way / "result.json").exists() for way in runs)
+
+
+def test_the_page_can_be_read_aloud(page: Page) -> None:
+    assert all(len(image["alt"]) > 40 for image in page.all("img"))
+    assert len(page.all("caption")) == len(page.all("table")) == 4
+    assert all("scope" in head for head in page.all("th"))
+    labelled = {label["for"] for label in page.all("label")}
+    assert {field["id"] for field in page.all("input")} == labelled
+    regions = [part for part in page.all("div") if part.get("role") == "region"]
+    assert all(part["tabindex"] == "0" and part["aria-label"] for part in regions)
+    assert "lang" in page.all("html")[0]
+
+
+def test_no_id_is_given_twice(page: Page) -> None:
+    ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
+    assert len(set(ids)) == len(ids)
+
+
+def test_the_same_results_give_the_same_bytes(written: Path) -> None:
+    folder = written.parent
+    first = {path: path.read_bytes() for path in folder.rglob("*.*")}
+    write_report(collect(STUDY, SCALE, finished_study().root, only=ONLY), folder)
+    assert {path: path.read_bytes() for path in folder.rglob("*.*")} == first
+
+
+def test_other_times_change_nothing_but_their_section(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    root = shutil.copytree(finished_study().root, tmp_path / "runs")
+    pages = []
+    for _ in range(2):
+        text = write_report(collect(STUDY, SCALE, root, only=ONLY), tmp_path / "a").read_text()
+        pages.append(re.split(r"<section id=\"times\">.*?</section>", text, flags=re.S))
+        pages[-1].append(text)
+        for path in root.glob("*/result.json"):
+            result = json.loads(path.read_text())
+            result["times"] = {"seconds": 3600.0}
+            result["environment"]["processor"] = "another"
+            path.write_text(json.dumps(result))
+    assert pages[0][:2] == pages[1][:2]
+    assert pages[0][2] != pages[1][2]
+    assert "6 h 00 min 00 s" in pages[1][2]
+
+
+def test_the_csv_has_every_number_in_full(written: Path) -> None:
+    rows = list(csv.DictReader((written.parent / "table.csv").read_text().splitlines()))
+    found = statistics(finished_study())
+    assert [row["method"] for row in rows] == ["SGD", "SBS"]
+    for row, cell in zip(rows, found.cells, strict=True):
+        assert float(row["mean"]) == pytest.approx(cell.mean, rel=1e-9)
+        assert float(row["high"]) == pytest.approx(cell.interval.high, rel=1e-9)
+        assert (row["n"], row["finished"], row["missing"]) == ("3", "3", "0")
+    assert rows[0]["p"] == ""
+    assert float(rows[1]["p"]) == pytest.approx(found.claims[0].p, rel=1e-9)
+    assert rows[1]["claim_verdict"] == found.claims[0].verdict
+
+
+def test_the_markdown_is_laid_out_as_in_the_article(written: Path) -> None:
+    lines = (written.parent / "table.md").read_text().splitlines()
+    head = lines.index("| batch size | SGD | SBS |")
+    sgd, sbs = statistics(finished_study()).cells
+    assert lines[head + 2] == (
+        f"| 16 | {ours(sgd)}; {number(None)}; not comparable "
+        f"| {ours(sbs)}; {number(None)}; not comparable |"
+    )
+
+
+def test_the_latex_is_escaped_and_its_rows_are_as_long_as_its_head(written: Path) -> None:
+    text = (written.parent / "table.tex").read_text()
+    assert r"Two $<$methods$>$ \& one batch size" in text
+    assert r"accuracy (\%)" in text
+    assert text.count(r"\begin{") == text.count(r"\end{") == 4
+    for table in re.findall(r"\\begin{tabular}{(\w+)}(.*?)\\end{tabular}", text, flags=re.S):
+        lines = [line for line in table[1].splitlines() if line.endswith(r"\\")]
+        assert len(lines) == 2
+        assert {line.count(" & ") + 1 for line in lines} == {len(table[0])}
+
+
+def test_pictures_are_pictures(written: Path) -> None:
+    for name in (CURVES, BATCHES):
+        with Image.open(written.parent / f"{name}.png") as picture:
+            assert picture.width > 600
+            assert len(picture.convert("RGB").getcolors(1 << 20)) > 10
+        assert (written.parent / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_a_curve_tells_its_ends_in_words() -> None:
+    curves = next(one for one in drawings(Layout.of(finished_study())) if one.name == "curves-16")
+    done = [cell.done for cell in finished_study().cells]
+    ends = [sum(one.result.curve[-1] for one in outcomes) / 3 for outcomes in done]
+    assert f"SGD {ends[0]:.2f}, SBS {ends[1]:.2f}." in curves.alt
+
+
+def test_methods_are_told_apart_without_colours() -> None:
+    assert len({(one.line, one.marker) for one in ARTICLE.values()}) == len(ARTICLE)
+    assert len({one.marker for one in ARTICLE.values()}) == len(ARTICLE)
+    others = [style(f"label {position}", position) for position in range(12)]
+    assert len(set(others)) == 12
+    assert style("acc-sgd", 0) == style("Accelerated-SGD", 5)
+
+
+def test_cells_that_were_not_run_are_missing_and_not_zero(tmp_path: Path) -> None:
+    text = write_report(begun_study(), tmp_path).read_text()
+    assert "6 finished, 0 diverged, 0 failed, 6 missing." in " ".join(text.split())
+    assert text.count("too few trials") >= 1
+    rows = list(csv.DictReader((tmp_path / "table.csv").read_text().splitlines()))
+    assert [(row["n"], row["mean"]) for row in rows[2:]] == [("0", ""), ("0", "")]
+
+
+def test_a_comparable_cell_has_its_verdict(tmp_path: Path) -> None:
+    text = write_report(comparable_study(), tmp_path).read_text()
+    assert '<span class="verdict lower">lower</span>' in text
+    assert "not comparable" not in text
+    assert r"\downarrow" in (tmp_path / "table.tex").read_text()
+    assert text.count("published 99.99") == 4
+
+
+def test_errors_of_failed_trials_are_shown(tmp_path: Path) -> None:
+    trial = STUDY.cells(SCALE, ONLY)[0].trial(0)
+    folder = tmp_path / "runs" / trial.folder
+    folder.mkdir(parents=True)
+    (folder / "error.json").write_text(json.dumps({"error": "RunError: <no> data"}))
+    text = write_report(
+        collect(STUDY, SCALE, tmp_path / "runs", only=ONLY), tmp_path / "report"
+    ).read_text()
+    assert "RunError: &lt;no&gt; data" in text
+    assert "1 failed" in text
+    assert "No trial is over yet." in text
+
+
+@pytest.mark.parametrize("name", list(STUDIES))
+def test_every_study_has_a_report_before_it_is_run(name: str, tmp_path: Path) -> None:
+    results = collect(STUDIES[name], SCALES["demo"], tmp_path / "runs")
+    Page(write_report(results, tmp_path / "report").read_text())
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ReportError, match="cannot write .*file/report: Not a directory"):
+        write_report(finished_study(), tmp_path / "file" / "report")
+
+
+def test_numbers_are_written_for_readers() -> None:
+    assert (number(-0.001), number(None), signed(0.001)) == ("0.00", "–", "0.00")  # noqa: RUF001
+    assert (signed(1.234), signed(-1.0)) == ("+1.23", "-1.00")
+    assert between(Interval(-1, 2)) == "-1.00 to +2.00"
+    assert (probability(0.0001), probability(0.0512)) == ("< 0.001", "0.051")
+
+
+def test_folders_of_runs_elsewhere_are_linked_relatively(page: Page) -> None:
+    ways = [link["href"] for link in page.all("a") if link["href"].endswith("/")]
+    assert all(way.startswith("..") and not os.path.isabs(way) for way in ways)

@@ -1,0 +1,135 @@
+"""Invariant: an engine runs what is missing, and neither a failure nor a kill disturbs the rest."""
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from stochbatch.studies import SCALES, Study, collect
+from stochbatch.studies.local import StudyStopped, StudyWatcher, run_trials
+from stochbatch.training import Trial
+from tests.training.runs import lasting, small_trial
+
+TEXT = """
+title = "small"
+[base]
+dataset = "digits"
+network = "vgg_tiny"
+epochs = 2
+share = 0.1
+width = 0.25
+batch_size = 32
+[[axes]]
+name = "method"
+field = "method"
+values = ["sgd", "sbs"]
+"""
+
+
+class Log(StudyWatcher):
+    def __init__(self) -> None:
+        self.ended: list[tuple[int, str, str]] = []
+        self.epochs: list[tuple[int, int]] = []
+        self.closed = False
+
+    def epoch(self, trial: Trial, done: int) -> None:
+        self.epochs.append((trial.seed, done))
+
+    def end_of(self, trial: Trial, status: str, text: str) -> None:
+        self.ended.append((trial.seed, status, text))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_what_is_missing_is_run_and_what_is_done_is_not(tmp_path: Path) -> None:
+    study, scale = Study.from_text(TEXT, "small"), SCALES["paper"]
+    results = collect(study, scale, tmp_path, repetitions=2)
+    assert len(results.missing) == 4
+    log = Log()
+    count = run_trials(results.missing, tmp_path, workers=2, watcher=log)
+    assert (count.finished, count.diverged, count.failed) == (4, 0, 0)
+    assert log.closed
+    assert {seed for seed, *_ in log.ended} == {0, 1}
+    after = collect(study, scale, tmp_path, repetitions=3)
+    assert [trial.seed for trial in after.missing] == [2, 2]
+    assert all(outcome.status == "finished" for outcome in after.cells[0].outcomes[:2])
+    assert after.cells[0].outcomes[2].status == "missing"
+    again = collect(study, scale, tmp_path, repetitions=2)
+    assert again.missing == []
+
+
+def test_a_trial_that_fails_is_recorded_and_the_others_go_on(tmp_path: Path) -> None:
+    good, bad = small_trial(epochs=1), small_trial(epochs=1, seed=1)
+    (tmp_path / bad.folder).mkdir()
+    (tmp_path / bad.folder / "result.json").write_text("{")
+    log = Log()
+    count = run_trials([bad, good], tmp_path, watcher=log)
+    assert (count.finished, count.failed) == (1, 1)
+    assert "is not a result of this version" in count.errors[0]
+    error = json.loads((tmp_path / bad.folder / "error.json").read_text())
+    assert "RunError" in error["traceback"]
+    (tmp_path / bad.folder / "result.json").unlink()
+    assert run_trials([bad], tmp_path).finished == 1
+    assert not (tmp_path / bad.folder / "error.json").exists()
+
+
+class KillsTheFirst(Log):
+    """Kills a worker when it has done its first epoch."""
+
+    def epoch(self, trial: Trial, done: int) -> None:
+        super().epoch(trial, done)
+        if done == 1 and len([1 for seed, d in self.epochs if d == 1]) == 1:
+            children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+            for child in children:
+                command = Path(f"/proc/{child}/cmdline").read_bytes()
+                if b"spawn_main" in command:
+                    os.kill(int(child), signal.SIGKILL)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's /proc")
+def test_a_worker_that_is_killed_is_replaced(tmp_path: Path) -> None:
+    trials = [small_trial(epochs=30, seed=seed) for seed in range(2)]
+    log = KillsTheFirst()
+    count = run_trials(trials, tmp_path, watcher=log)
+    assert (count.finished, count.failed) == (1, 1)
+    assert "died with exit code -9" in count.errors[0]
+    assert run_trials(trials, tmp_path).finished == 2
+
+
+def test_a_signal_stops_a_study_and_the_next_run_ends_it(tmp_path: Path) -> None:
+    trials = [small_trial(epochs=40, seed=seed) for seed in range(2)]
+
+    class Stops(Log):
+        def epoch(self, trial: Trial, done: int) -> None:
+            if done == 3:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(StudyStopped, match="stopped by signal 2"):
+        run_trials(trials, tmp_path / "parts", watcher=Stops())
+    assert list((tmp_path / "parts").glob("*/checkpoint-*.pt"))
+    assert run_trials(trials, tmp_path / "parts", workers=2).finished == 2
+    assert run_trials(trials, tmp_path / "whole").finished == 2
+    for trial in trials:
+        parts, whole = (lasting(tmp_path / name / trial.folder) for name in ("parts", "whole"))
+        assert parts == whole
+
+
+def test_no_process_stays_behind(tmp_path: Path) -> None:
+    before = threading.active_count()
+    run_trials([small_trial(epochs=1)], tmp_path)
+    time.sleep(0.1)
+    import multiprocessing
+
+    assert not multiprocessing.active_children()
+    assert threading.active_count() == before
+
+
+def test_bad_input(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="workers must be 1 or more, got 0"):
+        run_trials([], tmp_path, workers=0)
+    assert run_trials([], tmp_path).finished == 0

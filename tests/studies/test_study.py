@@ -1,0 +1,163 @@
+"""Invariant: a study is the article's table, cell by cell, or what its file says."""
+
+import csv
+import re
+from importlib import resources
+
+import pytest
+
+from stochbatch.studies import SCALES, STUDIES, Study, StudyError
+
+PAPER = SCALES["paper"]
+CELLS = {
+    "lr-schedules": 16,
+    "batch-momentum": 32,
+    "local-global": 16,
+    "partial-data": 48,
+    "comparison": 216,
+}
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_every_cell_of_the_article_has_its_published_numbers(name: str) -> None:
+    cells = STUDIES[name].cells(PAPER)
+    assert len(cells) == CELLS[name]
+    assert all(cell.published is not None for cell in cells)
+    assert all((cell.published.max is None) == (name == "partial-data") for cell in cells)
+
+
+def test_all_published_numbers_are_used_but_the_differences() -> None:
+    text = (resources.files("stochbatch.studies") / "published.csv").read_text()
+    rows = [row for row in csv.DictReader(text.splitlines()) if row["method"] != "Ours-SGD"]
+    used = 0
+    for study in STUDIES.values():
+        for cell in study.cells(PAPER):
+            used += 1 + (cell.published.max is not None)
+    assert used == len(rows) == 608
+
+
+def test_some_numbers_by_hand() -> None:
+    """Looked up in the article's tables."""
+    cells = {cell.key: cell for cell in STUDIES["lr-schedules"].cells(PAPER)}
+    assert cells["vgg11", "constant 0.1"].published.mean == 83.44
+    assert cells["vgg11", "Exponential"].published.mean == 91.23
+    cells = {cell.key: cell for cell in STUDIES["comparison"].cells(PAPER)}
+    assert cells["cifar10", "vgg11", "16", "SGD"].published.mean == 92.03
+    assert cells["cifar10", "vgg11", "16", "Dropout"].published.mean == 91.17
+    cells = {cell.key: cell for cell in STUDIES["partial-data"].cells(PAPER)}
+    assert cells["vgg11", "16", "0.25", "SGD"].published.mean == 84.78
+
+
+def test_the_article_s_momenta_go_with_its_batch_sizes() -> None:
+    for cell in STUDIES["comparison"].cells(PAPER):
+        trial = cell.trial(0)
+        expected = {16: 0.0, 32: 0.3, 64: 0.6, 128: 0.9}[trial.batch_size]
+        assert trial.momentum == (0.0 if trial.method == "acc-sgd" else expected)
+        assert (trial.epochs, trial.share, trial.width) == (100, 1.0, 1.0)
+
+
+def test_methods_share_their_seeds_so_that_differences_are_paired() -> None:
+    cells = STUDIES["partial-data"].cells(SCALES["demo"])
+    pairs = {cell.key: [cell.trial(seed).seed for seed in range(3)] for cell in cells}
+    assert all(seeds == [0, 1, 2] for seeds in pairs.values())
+
+
+@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_trial_of_every_scale_can_be(name: str, scale: str) -> None:
+    study = STUDIES[name]
+    assert study.trials(study.cells(SCALES[scale]), 1)
+
+
+def test_one_trial_behind_two_cells_is_run_once() -> None:
+    study = STUDIES["local-global"]
+    assert len(study.trials(study.cells(PAPER), 10)) == 140  # 14 distinct of 16
+
+
+def test_the_demo_has_one_network_and_one_data_set() -> None:
+    cells = STUDIES["comparison"].cells(SCALES["demo"])
+    assert len(cells) == 24
+    assert {cell.coordinates["dataset"] for cell in cells} == {"digits"}
+    assert all(cell.published is None for cell in cells)
+
+
+def test_only_narrows_by_label() -> None:
+    study = STUDIES["comparison"]
+    kept = study.cells(PAPER, {"method": ["sgd", "SBS"], "batch size": ["16"]})
+    assert len(kept) == 18
+    with pytest.raises(StudyError, match=re.escape("method has no 'adam'. There are: SGD, Drop")):
+        study.cells(PAPER, {"method": ["adam"]})
+    with pytest.raises(StudyError, match="the study has no axis 'colour'. There are: dataset,"):
+        study.cells(PAPER, {"colour": ["red"]})
+
+
+OWN = """
+title = "Two rates"
+repetitions = 4
+[base]
+dataset = "digits"
+epochs = 2
+method = "sbs"
+settings = { alpha = 0.5 }
+[[axes]]
+name = "rate"
+field = "lr"
+values = [0.1, 0.2]
+[[axes]]
+name = "batch size"
+zip = { batch_size = [16, 128], momentum = [0.0, 0.9] }
+[[axes]]
+name = "scheme"
+points = [{ label = "local", settings = { lambd = 0.0 } }, { label = "both" }]
+[claim]
+axis = "scheme"
+better = "both"
+than = "local"
+"""
+
+
+def test_a_study_of_one_s_own() -> None:
+    study = Study.from_text(OWN, "own")
+    cells = study.cells(PAPER)
+    assert [cell.key for cell in cells[:3]] == [
+        ("0.1", "16", "local"),
+        ("0.1", "16", "both"),
+        ("0.1", "128", "local"),
+    ]
+    trial = cells[2].trial(3)
+    assert (trial.lr, trial.batch_size, trial.momentum, trial.seed) == (0.1, 128, 0.9, 3)
+    assert (trial.settings["alpha"], trial.settings["lambd"]) == (0.5, 0.0)
+    assert cells[3].trial(0).settings["lambd"] == -4.0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('title = "Two rates"', "", "own: title: field required"),
+        ("title", "titel", "own: title: field required"),
+        ('axis = "scheme"', 'axis = "schema"', "the claim is about 'schema', axes are ["),
+        ('better = "both"', 'better = "bot"', "the claim names 'bot', 'scheme' has"),
+        ("momentum = [0.0, 0.9]", "momentum = [0.0]", "lists that go together must be equally"),
+        ("values = [0.1, 0.2]", "values = [0.1, 0.1]", "axis 'rate' has a label twice"),
+        ("values = [0.1, 0.2]", "", "axis 'rate' must have values for its field"),
+        ('name = "batch size"', 'name = "rate"', "two axes have one name"),
+        ('label = "local", ', "", "axis 'scheme': a point has no label"),
+        ("[base]", "[base", "own: not valid TOML"),
+    ],
+)
+def test_a_study_that_cannot_be(old: str, new: str, message: str) -> None:
+    with pytest.raises(StudyError, match=re.escape(message)) as caught:
+        Study.from_text(OWN.replace(old, new, 1), "own")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_cell_that_cannot_be_is_named() -> None:
+    study = Study.from_text(OWN.replace("[0.1, 0.2]", "[0.1, -1]"), "own")
+    message = "own, rate -1, batch size 16, scheme local: lr: input should be greater"
+    with pytest.raises(StudyError, match=message):
+        study.trials(study.cells(PAPER), 1)
+
+
+def test_a_file_that_is_not_there(tmp_path) -> None:
+    with pytest.raises(StudyError, match="none.toml cannot be read"):
+        Study.from_file(tmp_path / "none.toml")
