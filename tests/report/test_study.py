@@ -236,6 +236,8 @@ def test_a_comparable_cell_has_its_verdict(tmp_path: Path) -> None:
     assert "not comparable" not in text
     assert r"\downarrow" in (tmp_path / "table.tex").read_text()
     assert text.count("published 99.99") == 4
+    claim = statistics(comparable_study()).claims[0]
+    assert f"Verdicts: cells 2 lower; claims 1 {claim.verdict}." in text
 
 
 def test_errors_of_failed_trials_are_shown(tmp_path: Path) -> None:
