@@ -93,8 +93,10 @@ class Layout:
     @property
     def verdicts(self) -> str:
         """How often each verdict was reached; empty if there is none to reach."""
-        of_cells = Counter(found.verdict for found in self.statistics.cells if found.verdict)
-        of_claims = Counter(found.verdict for found in self.statistics.claims)
+        of_cells: Counter[str] = Counter(
+            found.verdict for found in self.statistics.cells if found.verdict
+        )
+        of_claims: Counter[str] = Counter(found.verdict for found in self.statistics.claims)
         return "; ".join(
             f"{what} " + ", ".join(f"{counted[name]} {name}" for name in sorted(counted))
             for what, counted in (("cells", of_cells), ("claims", of_claims))
