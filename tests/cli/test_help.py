@@ -11,7 +11,7 @@ import pytest
 import typer
 
 import stochbatch
-from stochbatch.cli import data, exits, train
+from stochbatch.cli import data, exits, study, train
 from stochbatch.cli.app import app
 from tests.cli.command import ENVIRONMENT, assert_one_clear_line, call, spawn
 
@@ -24,6 +24,10 @@ COMMANDS = [
     ["export"],
     ["list"],
     ["data"],
+    ["report"],
+    ["study"],
+    ["study", "plan"],
+    ["study", "run"],
     ["data", "get"],
     ["data", "check"],
     ["data", "list"],
@@ -32,7 +36,11 @@ COMMANDS = [
 
 def test_the_list_of_commands_is_complete() -> None:
     command: Any = typer.main.get_command(app)
-    nested = [["data", name] for name in typer.main.get_command(data.app).commands]
+    nested = [
+        [group, name]
+        for group, its in (("data", data.app), ("study", study.app))
+        for name in typer.main.get_command(its).commands
+    ]
     assert sorted(COMMANDS) == sorted([[], *([name] for name in command.commands), *nested])
 
 

@@ -15,7 +15,11 @@ if TYPE_CHECKING:
     from stochbatch.studies import StudyResults
 
 app = typer.Typer(
-    help="Plan and run the article's tables, or studies of your own.", no_args_is_help=True
+    help="Plan and run the article's tables, or studies of your own.",
+    epilog=examples(
+        "stochbatch study plan comparison", "stochbatch study run comparison --scale demo"
+    ),
+    no_args_is_help=True,
 )
 
 CORES = os.cpu_count() or 1

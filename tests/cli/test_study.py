@@ -1,0 +1,63 @@
+"""Invariant: a study is planned, run and reported by one command each."""
+
+from pathlib import Path
+
+from tests.cli.command import call
+
+STUDY = """
+title = "A small study"
+[base]
+dataset = "digits"
+epochs = 2
+share = 0.1
+width = 0.25
+batch_size = 32
+[[axes]]
+name = "method"
+points = [{ label = "SGD", method = "sgd" }, { label = "SBS", method = "sbs" }]
+[claim]
+axis = "method"
+better = "SBS"
+than = "SGD"
+"""
+
+
+def test_planned_run_and_reported(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.toml").write_text(STUDY)
+    options = ("mine.toml", "--scale", "paper", "--trials", "2")
+    planned = call("study", "plan", *options)
+    assert planned.code == 0
+    assert "4 missing" in planned.out
+    assert "time, from a measured sample: about" in planned.out
+    early = call("report", *options)
+    assert early.code == 2
+    assert "nothing of mine at the scale paper has been run in runs" in early.err
+    done = call("study", "run", *options, "--workers", "2", "--quiet")
+    assert done.code == 0, done.err
+    assert "4 finished, 0 diverged, 0 failed" in done.out
+    again = call("study", "run", *options)
+    assert "0 trials to run" in again.out
+    reported = call("report", *options)
+    assert reported.code == 0, reported.err
+    assert "report: reports/mine-paper/index.html" in reported.out
+    assert "A small study" in Path("reports/mine-paper/index.html").read_text()
+
+
+def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for arguments, code, message in (
+        (("comparisn",), 1, "no study is called 'comparisn', did you mean 'comparison'?"),
+        (("comparison", "--scale", "huge"), 1, "no scale is called 'huge'"),
+        (("none.toml",), 1, "none.toml cannot be read"),
+        (("comparison", "--methods", "adam"), 1, "method has no 'adam'. There are: SGD,"),
+        (("comparison", "--only", "method"), 2, "--only is AXIS=LABEL,LABEL, got 'method'"),
+        (("comparison", "--trials", "0"), 2, "Invalid value for '--trials'"),
+    ):
+        outcome = call("study", "plan", *arguments)
+        assert outcome.code == code
+        assert message in outcome.err
+        assert len(outcome.err.splitlines()) == 1
+    outcome = call("study", "run", "comparison", "--engine", "cloud")
+    assert outcome.code == 2
+    assert "there is only the engine 'local', got 'cloud'" in outcome.err
