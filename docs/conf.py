@@ -25,4 +25,6 @@ myst_enable_extensions = ["dollarmath", "colon_fence"]
 autodoc_typehints = "none"
 html_theme = "furo"
 html_title = "stochbatch"
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "reports"]
+# Reports of studies are pages of their own, copied as they are.
+html_extra_path = ["reports"]

@@ -26,6 +26,6 @@ def optional(module: str) -> Any:
         if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
             raise  # the package is there, something that it needs is not
         raise ModuleNotFoundError(
-            f"this data set needs {module}; install it with: pip install 'stochbatch[lab]'",
+            f"{module} is needed and not there; install it with: pip install 'stochbatch[lab]'",
             name=module,
         ) from error
