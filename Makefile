@@ -20,7 +20,7 @@ demo: $(STAMP)  ## train a small network on digits with SGD and with SBS
 	$(ONE_THREAD) $(BIN)/python examples/digits.py
 
 test: $(STAMP)  ## all tests but the slow ones
-	$(ONE_THREAD) $(BIN)/python -m pytest -m "not slow"
+	$(ONE_THREAD) $(BIN)/python -m pytest -m "not slow" -n auto
 
 test-slow: $(STAMP)  ## the slow tests alone
 	$(ONE_THREAD) $(BIN)/python -m pytest -m slow

@@ -18,7 +18,10 @@ COMMANDS = [
     for line in block.splitlines()
 ]
 
-LINES_OF_STOCHBATCH = [line for line in COMMANDS if line.startswith("stochbatch ")]
+OF_STUDIES = [line for line in COMMANDS if line.startswith(("stochbatch study", "stochbatch rep"))]
+LINES_OF_STOCHBATCH = [
+    line for line in COMMANDS if line.startswith("stochbatch ") and line not in OF_STUDIES
+]
 
 
 @pytest.mark.parametrize("snippet", SNIPPETS, ids=lambda text: text.split("\n")[0])
@@ -32,7 +35,7 @@ def test_snippet_runs(snippet: str) -> None:
 
 def test_every_command_is_one_that_is_tested_here() -> None:
     known = {"make demo", "make test", "make bench", 'pip install -c constraints.txt ".[lab]"'}
-    assert set(COMMANDS) == known | set(LINES_OF_STOCHBATCH)
+    assert set(COMMANDS) == known | set(LINES_OF_STOCHBATCH) | set(OF_STUDIES)
 
 
 def test_the_commands_of_stochbatch_do_what_is_said_of_them(tmp_path: Path) -> None:
@@ -56,6 +59,23 @@ def test_the_commands_of_stochbatch_do_what_is_said_of_them(tmp_path: Path) -> N
     assert "classifier.weight" in shown
     assert list(tmp_path.glob("runs/e163*/curve.png"))
     assert re.search(r"digit.png +7 ", predicted)
+
+
+def test_the_commands_of_studies_do_what_is_said_of_them(tmp_path: Path) -> None:
+    """Narrowed to one cell of each of two methods, for time's sake."""
+    program = str(Path(sys.executable).parent / "stochbatch")
+    narrow = ["--only", "batch size=128", "--methods", "SGD,SBS", "--trials", "1"]
+    assert len(OF_STUDIES) == 2
+    for line in OF_STUDIES:
+        result = subprocess.run(
+            [program, *shlex.split(line)[1:], *narrow],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+        assert result.returncode == 0, result.stderr
+    assert (tmp_path / "reports" / "comparison-demo" / "index.html").exists()
 
 
 def last_command_of(target: str) -> str:

@@ -50,6 +50,7 @@ VARIANTS = [
     {"precision": "fp16", "momentum": 0.9, "lr": 0.01},
     {"network": "resnet18", "width": 0.0625, "epochs": 2, "share": 0.05},
     {"method": "entropy-sgd", "batch_size": 100, "momentum": 0.5},
+    {"batch_size": 64, "method": "sbs", "momentum": 0.9},  # channels last
     {"batch_size": 269, "augment": False},  # a last batch of one sample, left out
 ]
 
@@ -98,13 +99,14 @@ def test_it_is_the_loop_that_one_would_write(tmp_path: Path) -> None:
         drop_single=True,
     )
     seed_everything(4, "initial weights")
-    network = trial.build_network().to(memory_format=torch.channels_last)
+    network = trial.build_network()
     optimizer = torch.optim.SGD(network.parameters(), 0.1, momentum=0.9, weight_decay=5e-4)
     losses = []
     for epoch, lr in enumerate([0.1, 0.0505, 0.001]):
         optimizer.param_groups[0]["lr"] = lr
         total = 0.0
         for images, labels in batches.epoch(epoch):
+            images = images.clone(memory_format=torch.contiguous_format)
             loss = nn.functional.cross_entropy(network(images), labels)
             optimizer.zero_grad()
             loss.backward()

@@ -89,7 +89,7 @@ class Session:
         self.facts = _facts(train, test, len(labels), self.batches.normalisation)
         seed_everything(trial.seed, "initial weights")
         self.network = trial.build_network().to(device)
-        self.layout = _layout(self.network)
+        self.layout = _layout(trial, self.network, device)
         self.network.to(memory_format=self.layout)  # type: ignore[call-overload]
         self.forward = torch.compile(self.network) if trial.compile else self.network
         self.optimizer = trial.build_optimizer(self.network)
@@ -213,7 +213,11 @@ def seed_everything(seed: int, purpose: str) -> None:
     torch.manual_seed(int.from_bytes(digest, "little") >> 1)
 
 
-def _layout(network: nn.Module) -> torch.memory_format:
+def _layout(trial: Trial, network: nn.Module, device: torch.device) -> torch.memory_format:
+    """Return the memory layout that is fast for a trial, and safe."""
+    # Measured on a CPU with AVX2: channels last is slower by 3 % at batch 16, faster by 8 % at 128.
+    if device.type == "cpu" and trial.precision == "fp32" and trial.batch_size < 64:
+        return torch.contiguous_format
     # In torch 2.13 the backward pass of such a convolution, channels last and on a CPU, writes
     # where it should not.
     for module in network.modules():
