@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import platform
 from datetime import datetime, timezone
 from pathlib import Path
 
 import torch
 
 import stochbatch
+from stochbatch.training.result import processor
 
 NAMES = ("step", "iteration", "memory", "scaling", "compile", "batches", "epoch")
 RESULTS = Path(__file__).parent / "results"
@@ -27,7 +27,7 @@ def main() -> None:
         parser.error(f"unknown benchmark {sorted(unknown)}; there are {', '.join(NAMES)}")
     torch.set_num_threads(arguments.threads)
     machine = {
-        "processor": _processor(),
+        "processor": processor(),
         "threads": arguments.threads,
         "torch": torch.__version__,
         "stochbatch": stochbatch.__version__,
@@ -47,14 +47,6 @@ def main() -> None:
     data = {"machine": machine, "time": now.isoformat(), "results": [r.as_json() for r in results]}
     target.write_text(json.dumps(data, indent=1), encoding="utf-8")
     print(f"\n{target.relative_to(Path.cwd()) if target.is_relative_to(Path.cwd()) else target}")
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.split(": ")[1] for line in lines if line.startswith("model name")), "")
 
 
 if __name__ == "__main__":

@@ -5,18 +5,14 @@ What holds for the state of every optimizer is in ``test_contract_state.py``.
 
 import copy
 import io
-from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_optimizer_state_dict,
-    get_state_dict,
     set_optimizer_state_dict,
-    set_state_dict,
 )
 
 from stochbatch import SBS, param_groups
@@ -71,16 +67,6 @@ def test_state_of_another_precision_is_converted() -> None:
     assert target.steps == 2
 
 
-def test_the_step_number_is_shared_again_after_loading() -> None:
-    network = small_network()
-    optimizer = SBS(network.parameters())
-    train(network, optimizer, range(2))
-    optimizer.load_state_dict(saved_and_loaded(optimizer.state_dict()))
-    assert len({id(state["step"]) for state in optimizer.state.values()}) == 1
-    train(network, optimizer, range(2, 3))
-    assert {int(state["step"]) for state in optimizer.state.values()} == {3}
-
-
 def test_load_hooks_see_and_change_what_is_loaded() -> None:
     network = small_network()
     optimizer = SBS(network.parameters())
@@ -103,74 +89,6 @@ def test_load_hooks_see_and_change_what_is_loaded() -> None:
     assert seen == [torch.int32]
 
 
-def spoiled(change: str) -> tuple[SBS, object]:
-    network = small_network()
-    optimizer = SBS(network.parameters())
-    train(network, optimizer, range(1))
-    state_dict = copy.deepcopy(optimizer.state_dict())
-    first = state_dict["state"][0]
-    if change == "shape":
-        first["grad_mean"] = first["grad_mean"][:2]
-    elif change == "missing":
-        del first["batches"]
-    elif change == "unknown":
-        first["exp_avg"] = first["grad_mean"]
-    elif change == "not a tensor":
-        first["step"] = 3
-    elif change == "option":
-        state_dict["param_groups"][0]["momentum"] = 1.5
-    elif change == "stray":
-        state_dict["state"][99] = first
-    elif change == "size":
-        state_dict["param_groups"][0]["params"].pop()
-    elif change == "groups":
-        state_dict["param_groups"].append(state_dict["param_groups"][0])
-    elif change == "keys":
-        state_dict = {"state": {}}
-    elif change == "sgd":
-        state_dict = torch.optim.SGD(network.parameters(), lr=0.1).state_dict()
-    elif change == "adam":
-        adam = torch.optim.Adam(network.parameters())
-        train(network, adam, range(1))
-        state_dict = adam.state_dict()
-    elif change == "list":
-        state_dict = [1, 2]
-    return optimizer, state_dict
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
-        ("shape", ValueError, r"grad_mean of parameter 0 has shape \(2, 2, 3, 3\).*\(6, 2, 3, 3\)"),
-        ("missing", ValueError, "not one of SBS: its state of parameter 0 has"),
-        ("unknown", ValueError, "not one of SBS: its state of parameter 0 has.*exp_avg"),
-        ("not a tensor", TypeError, "step of parameter 0 must be a tensor, got int"),
-        ("option", ValueError, r"momentum must be in \[0, 1\), got 1.5"),
-        ("stray", ValueError, "state for parameter 99, of no group"),
-        ("size", ValueError, r"groups of sizes \[9\], this optimizer \[10\]"),
-        ("groups", ValueError, r"groups of sizes \[10, 10\], this optimizer \[10\]"),
-        ("keys", ValueError, "must be a dict with 'state' and 'param_groups'"),
-        ("sgd", ValueError, "not one of SBS: its parameter group 0 lacks alpha, lambd"),
-        ("adam", ValueError, "not one of SBS: its parameter group 0 lacks alpha, lambd"),
-        ("list", TypeError, "state_dict must be a dict, got list"),
-    ],
-)
-def test_a_wrong_state_dict_is_refused_and_nothing_is_changed(
-    change: str, error: type, message: str
-) -> None:
-    optimizer, state_dict = spoiled(change)
-    before = copy.deepcopy(optimizer.state_dict())
-    with pytest.raises(error, match=message):
-        optimizer.load_state_dict(state_dict)
-    after = optimizer.state_dict()
-    assert before["param_groups"] == after["param_groups"]
-    for number, state in before["state"].items():
-        for name, value in state.items():
-            assert torch.equal(value, after["state"][number][name])
-    assert not optimizer._optimizer_load_state_dict_pre_hooks, "a hook stayed behind"
-    assert not optimizer._optimizer_load_state_dict_post_hooks, "a hook stayed behind"
-
-
 @pytest.mark.parametrize("tensor_lr", [False, True])
 def test_the_checkpoint_library_leaves_a_run_as_it_was(tensor_lr: bool) -> None:
     """It makes an optimizer allocate its state by a step with zero gradients and rates."""
@@ -189,31 +107,6 @@ def test_the_checkpoint_library_leaves_a_run_as_it_was(tensor_lr: bool) -> None:
         get_optimizer_state_dict(networks[0], visited)
         assert same_weights(*networks)
         assert same_state(visited, plain)
-
-
-@pytest.mark.parametrize("stop", [0, 4])
-def test_saved_and_loaded_by_the_checkpoint_library(stop: int, tmp_path: Path) -> None:
-    whole = small_network()
-    uninterrupted = SBS(param_groups(whole), **OPTIONS)
-    train(whole, uninterrupted, range(8))
-
-    stopped = small_network()
-    first = SBS(param_groups(stopped), **OPTIONS)
-    train(stopped, first, range(stop))
-    stopped.zero_grad()
-    model_state, optimizer_state = get_state_dict(stopped, first)
-    dcp.save({"m": model_state, "o": optimizer_state}, checkpoint_id=tmp_path)
-
-    resumed = small_network()
-    second = SBS(param_groups(resumed), **{**OPTIONS, "seed": 0, "momentum": 0.5})
-    model_state, optimizer_state = get_state_dict(resumed, second)
-    loaded = {"m": model_state, "o": optimizer_state}
-    dcp.load(loaded, checkpoint_id=tmp_path)
-    set_state_dict(resumed, second, model_state_dict=loaded["m"], optim_state_dict=loaded["o"])
-    assert second.steps == stop
-    train(resumed, second, range(stop, 8))
-    assert same_weights(whole, resumed)
-    assert same_state(uninterrupted, second)
 
 
 @pytest.mark.skipif(

@@ -256,7 +256,9 @@ def test_errors_of_failed_trials_are_shown(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", list(STUDIES))
 def test_every_study_has_a_report_before_it_is_run(name: str, tmp_path: Path) -> None:
     results = collect(STUDIES[name], SCALES["demo"], tmp_path / "runs")
-    Page(write_report(results, tmp_path / "report").read_text())
+    text = write_report(results, tmp_path / "report").read_text()
+    Page(text)
+    assert STUDIES[name].title in text
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "torch": torch.__version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "processor": _processor(),
+        "processor": processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
@@ -134,7 +134,8 @@ def _revision() -> str | None:
     return found.stdout.strip() or None
 
 
-def _processor() -> str:
+def processor() -> str:
+    """Return the name of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

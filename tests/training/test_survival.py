@@ -1,0 +1,98 @@
+"""Invariant: neither kill -9 at any instant nor a full disk costs more than what was under way."""
+
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from stochbatch.training import Progress, Trial, run
+from tests.training import survivor
+from tests.training.runs import Witness, lasting, small_trial
+
+FULL_DISK = """
+import resource, sys
+from stochbatch.training import RunError, run
+from tests.training import survivor
+from tests.training.runs import Witness, small_trial
+trial = small_trial(epochs=4)
+def fill():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
+try:
+    run(trial, sys.argv[1], progress=Witness(fill, (2, 1)))
+except RunError as error:
+    print(error)
+"""
+
+
+def in_a_process(code: str, *arguments: object, **options) -> subprocess.Popen:
+    """Start Python on ``code``, able to import the tests."""
+    root = Path(__file__).parent.parent.parent
+    environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.Popen(command, env=environment, text=True, **options)
+
+
+def test_a_full_disk_is_a_clear_error_and_the_checkpoint_before_stays_good(tmp_path: Path) -> None:
+    """A limit on the size of files, which fails a write as a full disk does."""
+    code = FULL_DISK.replace(
+        "from tests", "import stochbatch.training.running as r; r.TOLD_EVERY = -1.0\nfrom tests"
+    )
+    process = in_a_process(code, tmp_path, stdout=subprocess.PIPE)
+    output, _ = process.communicate(timeout=120)
+    assert "cannot write a checkpoint into" in output
+    assert "the last one that is there: checkpoint-00002-" in output
+    trial = small_trial(epochs=4)
+    assert not list((tmp_path / trial.folder).glob(".*.tmp"))
+    witness = Witness()
+    result = run(trial, tmp_path, progress=witness)
+    assert witness.begun["epoch"] == 2
+    assert lasting(result.folder) == lasting(run(trial, tmp_path / "whole").folder)
+
+
+@pytest.mark.timeout(280)
+def test_killed_at_25_random_instants_it_ends_as_if_it_never_had_been(tmp_path: Path) -> None:
+    """Ten of the kills come while a checkpoint is being written."""
+    trial = Trial(method="sbs", momentum=0.5, epochs=6, share=0.5, batch_size=16, width=2.0)
+    description = tmp_path / "trial.json"
+    description.write_text(trial.to_json())
+    expected = lasting(run(trial, tmp_path / "whole", progress=Progress()).folder)
+    folder = tmp_path / "parts" / trial.folder
+    # Children of a process that has imported everything: they start at once.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([survivor.__name__])
+    random.seed(0)
+    inside = 0
+    for kill in range(25):
+        process = context.Process(
+            target=survivor.survive, args=(str(description), str(tmp_path / "parts"))
+        )
+        process.start()
+        if kill % 5 < 2:
+            inside += _killed_in_a_write(process, folder)
+        else:
+            process.join(random.uniform(0.05, 0.8))
+            process.kill()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL, "it must not be over before the last kill"
+    assert inside >= 5
+    result = run(trial, tmp_path / "parts")
+    assert lasting(result.folder) == expected
+
+
+def _killed_in_a_write(process: multiprocessing.Process, folder: Path) -> bool:
+    """Kill when the temporary file of a checkpoint is there; whether it still was afterwards."""
+    deadline = time.monotonic() + 10
+    before = set(folder.glob(".checkpoint*.tmp")) if folder.exists() else set()
+    while time.monotonic() < deadline and process.is_alive():
+        if folder.exists() and set(folder.glob(".checkpoint*.tmp")) - before:
+            process.kill()
+            process.join()
+            return bool(set(folder.glob(".checkpoint*.tmp")) - before)
+    process.kill()
+    return False
