@@ -101,6 +101,13 @@ def train(
         bool | None,
         _field("--compile/--no-compile", default="no-compile", help="Use torch.compile."),
     ] = None,
+    evaluate_every: Annotated[
+        int | None,
+        _field(
+            default="1",
+            help="Evaluate after every so many epochs, and after each of the last tenth.",
+        ),
+    ] = None,
     seed: Annotated[
         int | None,
         _field(default="0", help="Decides initial weights, order, crops, flips and coins."),

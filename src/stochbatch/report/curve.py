@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -91,9 +92,11 @@ def _draw_pair(panel: Axes, runs: Sequence[RunFolder], what: str, label: str) ->
     for run, colour in zip(runs, cycle(COLOURS), strict=False):
         for part, line in (("test", "-"), ("train", "--")):
             name = part if len(runs) == 1 else f"{_label(run)}, {part}"
-            values = _column(run, f"{part}_{what}")
+            column = zip(_epochs(run), _column(run, f"{part}_{what}"), strict=True)
+            there = [(epoch, value) for epoch, value in column if not math.isnan(value)]
+            epochs, values = zip(*there, strict=True) if there else ((), ())
             panel.plot(
-                _epochs(run),
+                epochs,
                 values,
                 line,
                 color=colour,

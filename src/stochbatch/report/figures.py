@@ -142,25 +142,23 @@ def _where(group: Group) -> str:
 
 
 def _curves(layout: Layout, axis: str, group: Group) -> Drawing | None:
-    drawn: list[tuple[str, int, list[list[float]]]] = []
+    drawn: list[tuple[str, int, list[list[float | None]]]] = []
     for label, position, cell in _cells(layout, axis, group):
         curves = [outcome.result.curve for outcome in cell.done if outcome.result]
-        if any(curves):
-            drawn.append((label, position, [curve for curve in curves if curve]))
+        if _over_trials(curves):
+            drawn.append((label, position, curves))
     if not drawn:
         return None
 
     def draw(panel: Axes) -> None:
         for label, position, curves in drawn:
-            spread = _over_trials(curves)
             how = style(label, position)
-            epochs = range(1, len(spread) + 1)
-            low, mean, high = zip(*spread, strict=True)
+            epochs, low, mean, high = zip(*_over_trials(curves), strict=True)
             _line(panel, epochs, mean, how, label)
             panel.fill_between(epochs, low, high, color=how.color, alpha=0.12, linewidth=0)
         panel.set(xlabel="epoch", ylabel="test accuracy (%)")
 
-    ends = joined([f"{label} {number(_over_trials(curves)[-1][1])}" for label, _, curves in drawn])
+    ends = joined([f"{label} {number(_over_trials(curves)[-1][2])}" for label, _, curves in drawn])
     title = f"Test accuracy over the epochs{_of(group)}"
     return _drawing(
         _name("curves", group),
@@ -243,7 +241,9 @@ def _kinds(outcomes: Iterable[Outcome]) -> dict[str, list[float]]:
         for kind, batches in batches_by_kind(outcome.metrics).items():
             images = [count * outcome.trial.batch_size for count in batches]
             by_kind.setdefault(kind, []).append(images)
-    return {kind: [mean for _, mean, _ in _over_trials(curves)] for kind, curves in by_kind.items()}
+    return {
+        kind: [mean for _, _, mean, _ in _over_trials(curves)] for kind, curves in by_kind.items()
+    }
 
 
 def _robustness(layout: Layout) -> list[Drawing | None]:
@@ -317,18 +317,21 @@ def _named_apart(found: list[Drawing]) -> list[Drawing]:
     return result
 
 
-def _over_trials(curves: Sequence[Sequence[float]]) -> list[tuple[float, float, float]]:
-    """Return lowest, mean and highest of the trials that reached an epoch, for each epoch.
+def _over_trials(
+    curves: Sequence[Sequence[float | None]],
+) -> list[tuple[int, float, float, float]]:
+    """Return epoch, lowest, mean and highest of the trials that have a number there.
 
     Example:
         >>> from stochbatch.report.figures import _over_trials
-        >>> _over_trials([[1.0, 2.0], [3.0]])
-        [(1.0, 2.0, 3.0), (2.0, 2.0, 2.0)]
+        >>> _over_trials([[1.0, None, 2.0], [3.0]])
+        [(1, 1.0, 2.0, 3.0), (3, 2.0, 2.0, 2.0)]
     """
     found = []
     for epoch in range(max(map(len, curves), default=0)):
-        there = [curve[epoch] for curve in curves if epoch < len(curve)]
-        found.append((min(there), math.fsum(there) / len(there), max(there)))
+        column = [curve[epoch] for curve in curves if epoch < len(curve)]
+        if there := [value for value in column if value is not None]:
+            found.append((epoch + 1, min(there), math.fsum(there) / len(there), max(there)))
     return found
 
 

@@ -284,6 +284,7 @@ def _load_definitions() -> None:
         "local-global",
         "partial-data",
         "comparison",
+        "readings",
     ):
         study = Study.from_text((folder / f"{name}.toml").read_text(encoding="utf-8"), name)
         STUDIES.add(name, study.caption, study)

@@ -17,7 +17,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 import stochbatch
-from stochbatch.training.trial import Trial
+from stochbatch.training.trial import Trial, last_tenth
 
 
 class Accuracy(BaseModel):
@@ -26,19 +26,31 @@ class Accuracy(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     mean: float
-    """Mean over the last 10 % of the epochs, at least one."""
+    """Mean over the last 10 % of the epochs, at least one, as far as they were evaluated."""
     max: float
-    """Best epoch."""
+    """Best epoch that was evaluated."""
     final: float
-    """Last epoch."""
+    """Last epoch that was evaluated."""
     best_epoch: int
 
     @classmethod
-    def of(cls, curve: list[float]) -> Accuracy:
-        """Return the readings of a curve, one number an epoch."""
-        last = curve[-max(1, len(curve) // 10) :]
-        best = max(range(len(curve)), key=lambda epoch: (curve[epoch], -epoch))
-        return cls(mean=sum(last) / len(last), max=curve[best], final=curve[-1], best_epoch=best)
+    def of(cls, curve: list[float | None]) -> Accuracy | None:
+        """Return the readings of a curve, one number an epoch; None if all of it is None.
+
+        Example:
+            >>> from stochbatch.training.result import Accuracy
+            >>> Accuracy.of([None, 80.0, None, 90.0, 85.0])
+            Accuracy(mean=85.0, max=90.0, final=85.0, best_epoch=3)
+        """
+        there = {epoch: value for epoch, value in enumerate(curve) if value is not None}
+        if not there:
+            return None
+        final = there[max(there)]
+        best = max(there, key=lambda epoch: (there[epoch], -epoch))
+        # A run that diverged may have ended before the epochs that are evaluated in any case.
+        first = len(curve) - last_tenth(len(curve))
+        last = [value for epoch, value in there.items() if epoch >= first] or [final]
+        return cls(mean=sum(last) / len(last), max=there[best], final=final, best_epoch=best)
 
 
 class DataFacts(BaseModel):
@@ -69,8 +81,8 @@ class Result(BaseModel):
     """None if not even one epoch was evaluated."""
     train_loss: float | None
     """Of the last epoch; None if it was not a number."""
-    curve: list[float]
-    """Test accuracy of every epoch."""
+    curve: list[float | None]
+    """Test accuracy of every epoch; None where it was not evaluated."""
     parameters: int
     data: DataFacts
     weights_sha256: str

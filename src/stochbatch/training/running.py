@@ -244,7 +244,7 @@ class _Runner:
         train_loss, train_accuracy = session.tally.read()
         images = int(session.tally.images)
         training_seconds = time.monotonic() - self.began
-        test_loss, test_accuracy = self._evaluate(epoch)
+        tested = self._evaluate(epoch) if self.trial.evaluates(epoch) else {}
         layers = self._layers()
         session.schedule.step()
         seconds = time.monotonic() - self.began
@@ -254,8 +254,7 @@ class _Runner:
             "lr": float(lr),
             "train_loss": _number(train_loss),
             "train_accuracy": train_accuracy,
-            "test_loss": _number(test_loss),
-            "test_accuracy": test_accuracy,
+            **tested,
             **layers,
             "seconds": seconds,
             "images_per_second": images * (steps - start) / steps / max(training_seconds, 1e-9),
@@ -265,13 +264,14 @@ class _Runner:
         self._save(Place(epoch + 1, 0))
         return line
 
-    def _evaluate(self, epoch: int) -> tuple[float, float]:
+    def _evaluate(self, epoch: int) -> dict[str, Any]:
         tally = Tally.zeros(self.device)
         for _ in self.session.evaluate(epoch, tally):
             if self.signals.received is not None:
                 # The weights are those at the end of the epoch: the next run evaluates them.
                 self._obey(Place(epoch, self.session.steps))
-        return tally.read()
+        loss, accuracy = tally.read()
+        return {"test_loss": _number(loss), "test_accuracy": accuracy}
 
     def _layers(self) -> dict[str, Any]:
         optimizer = self.session.optimizer
@@ -308,7 +308,7 @@ class _Runner:
 
     def _finish(self, status: str) -> Result:
         lines = [json.loads(line) for line in self.metrics]
-        curve = [line["test_accuracy"] for line in lines]
+        curve = [line.get("test_accuracy") for line in lines]
         network = self.session.network
         weights = checkpoint.to_bytes(
             {name: value.contiguous().cpu() for name, value in network.state_dict().items()}
@@ -338,7 +338,7 @@ class _Runner:
 
 
 def _diverged(metrics: dict[str, Any]) -> bool:
-    return metrics["train_loss"] is None or metrics["test_loss"] is None
+    return any(metrics.get(name, 0.0) is None for name in ("train_loss", "test_loss"))
 
 
 def _number(value: float) -> float | None:

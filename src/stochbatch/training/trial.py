@@ -32,6 +32,10 @@ NULL = "null"
 """What stands for None where there is no such thing."""
 
 
+LATER = ("evaluate_every",)
+"""Fields that trials did not have from the beginning."""
+
+
 class TrialError(ValueError):
     """A trial that cannot be: one line that says what was given and what is allowed."""
 
@@ -60,6 +64,8 @@ class Trial(BaseModel):
         augment: whether training images are cropped and flipped.
         precision: ``fp32``, or ``bf16`` or ``fp16`` under autocast.
         compile: whether the network goes through ``torch.compile``.
+        evaluate_every: evaluate after every so many epochs, and always after each of the last
+            tenth of them, which a table's mean is of.
         seed: decides initial weights, subset, order, crops, flips, dropout and coins.
 
     Example:
@@ -91,6 +97,7 @@ class Trial(BaseModel):
     augment: bool = Field(True, strict=True)
     precision: Precision = "fp32"
     compile: bool = Field(False, strict=True)
+    evaluate_every: int = Field(1, ge=1, strict=True)
     seed: int = Field(0, ge=0, lt=1 << 64, strict=True)
 
     def __init__(self, **fields: Any) -> None:
@@ -134,6 +141,11 @@ class Trial(BaseModel):
         _try_network(self.dataset, self.network, self.width, tuple(sorted(network.items())))
         _try_optimizer(self.model_copy(update={"seed": 0, "share": 1.0, "width": 1.0}).to_json())
 
+    def evaluates(self, epoch: int) -> bool:
+        """Return whether there is an evaluation after an epoch, counted from 0."""
+        last = self.epochs - last_tenth(self.epochs)
+        return epoch >= last or (epoch + 1) % self.evaluate_every == 0
+
     def build_network(self, **options: Any) -> torch.nn.Module:
         """Return the network, with weights from torch's generator; ``options`` overrule its own."""
         entry, method = DATASETS[self.dataset], METHODS[self.method]
@@ -167,8 +179,17 @@ class Trial(BaseModel):
         return self.hash[:16]
 
     def to_json(self) -> str:
-        """Return the canonical JSON: all fields, sorted, without spaces."""
-        return json.dumps(self.model_dump(), sort_keys=True, separators=(",", ":"))
+        """Return the canonical JSON: all fields, sorted, without spaces.
+
+        Fields that joined later are left out where they have their default, so that trials
+        keep their names.
+        """
+        fields = {
+            name: value
+            for name, value in self.model_dump().items()
+            if name not in LATER or value != type(self).model_fields[name].default
+        }
+        return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
     def to_toml(self) -> str:
         """Return the trial as TOML; None is the text ``null``, as TOML has no such thing."""
@@ -207,6 +228,11 @@ class Trial(BaseModel):
             return cls.from_text(text, "json" if form == "json" else "toml")
         except TrialError as error:
             raise TrialError(f"{path}: {error}") from None
+
+
+def last_tenth(epochs: int) -> int:
+    """Return how many epochs are the last 10 % of so many, at least one."""
+    return max(1, epochs // 10)
 
 
 @lru_cache(maxsize=4096)
