@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import subprocess
 import sys
 from pathlib import Path
@@ -69,7 +68,23 @@ def test_several_runs_are_told_apart(tmp_path: Path) -> None:
 def test_a_diverged_run_has_a_curve_as_far_as_it_went(tmp_path: Path) -> None:
     read = made_up([line(0), line(1, train_loss=None, test_loss=None)])
     learning_curve([read], tmp_path / "curve.png")
-    assert math.isnan(draw([read]).axes[1].lines[1].get_ydata()[1])
+    assert [list(drawn.get_xdata()) for drawn in draw([read]).axes[1].lines] == [[1], [1]]
+
+
+def test_epochs_without_an_evaluation_are_bridged_and_not_drawn_as_zero(tmp_path: Path) -> None:
+    without = [{"epoch": epoch, "lr": 1.0, "train_accuracy": 50.0} for epoch in range(4)]
+    without[1]["test_accuracy"], without[3]["test_accuracy"] = 60.0, 70.0
+    read = made_up(without)
+    learning_curve([read], tmp_path / "curve.png")
+    test, train = draw([read]).axes[0].lines
+    assert list(zip(test.get_xdata(), test.get_ydata(), strict=True)) == [(2, 60.0), (4, 70.0)]
+    assert list(train.get_xdata()) == [1, 2, 3, 4]
+
+
+def test_a_run_that_has_not_been_evaluated_yet_has_its_training_curve() -> None:
+    read = made_up([{"epoch": 0, "lr": 1.0, "train_accuracy": 50.0, "train_loss": 1.0}])
+    test, train = draw([read]).axes[0].lines
+    assert (list(test.get_xdata()), list(train.get_ydata())) == ([], [50.0])
 
 
 def test_layers_without_numbers_are_left_out_of_the_mean() -> None:

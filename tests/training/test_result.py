@@ -29,6 +29,21 @@ def test_the_maximum_is_the_first_best_epoch() -> None:
     assert (found.max, found.best_epoch, found.final) == (7.0, 1, 2.0)
 
 
+def test_epochs_that_were_not_evaluated_are_left_out() -> None:
+    found = Accuracy.of([9.0, None, None, 8.0] + [None] * 14 + [6.0, 7.0])
+    assert (found.mean, found.max, found.best_epoch, found.final) == (6.5, 9.0, 0, 7.0)
+
+
+def test_a_run_that_ended_early_has_the_mean_of_its_last_evaluation() -> None:
+    found = Accuracy.of([None, 5.0, None, 6.0, None])
+    assert (found.mean, found.final, found.best_epoch) == (6.0, 6.0, 3)
+
+
+def test_a_run_that_was_never_evaluated_has_no_accuracy() -> None:
+    assert Accuracy.of([None, None]) is None
+    assert Accuracy.of([]) is None
+
+
 def test_the_revision_is_that_of_a_repository_that_keeps_the_source(
     tmp_path: Path, monkeypatch
 ) -> None:

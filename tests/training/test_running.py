@@ -146,6 +146,23 @@ def test_what_a_run_leaves(tmp_path: Path) -> None:
     assert witness.result is result
 
 
+def test_sparse_evaluation_changes_what_is_known_of_a_training_and_not_the_training(
+    tmp_path: Path,
+) -> None:
+    often, seldom = (
+        run(small_trial(epochs=5, share=0.1, method="dropout", evaluate_every=every), tmp_path)
+        for every in (1, 2)
+    )
+    assert seldom.curve == [None, often.curve[1], None, often.curve[3], often.curve[4]]
+    assert seldom.weights_sha256 == often.weights_sha256
+    assert seldom.accuracy.mean == often.accuracy.mean == often.curve[4]
+    lines = read_run(seldom.folder).metrics
+    assert ["test_loss" in line for line in lines] == [False, True, False, True, True]
+    assert [line["train_loss"] for line in lines] == [
+        line["train_loss"] for line in read_run(often.folder).metrics
+    ]
+
+
 def test_a_finished_run_is_returned_and_not_run_again(tmp_path: Path) -> None:
     trial = small_trial(epochs=1)
     first = run(trial, tmp_path)

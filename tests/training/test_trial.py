@@ -139,6 +139,7 @@ def test_every_field_is_part_of_the_identity() -> None:
         "augment": False,
         "precision": "bf16",
         "compile": True,
+        "evaluate_every": 2,
         "seed": 1,
     }
     assert other.keys() == Trial.model_fields.keys()
@@ -146,6 +147,28 @@ def test_every_field_is_part_of_the_identity() -> None:
     hashes = {Trial(**{"momentum": 0.3, **{k: v}}).hash for k, v in other.items() if k != "method"}
     hashes |= {base.hash, Trial(method="adam").hash}
     assert len(hashes) == len(other) + 1
+
+
+@pytest.mark.parametrize(
+    ("epochs", "every", "evaluated"),
+    [
+        (4, 1, [0, 1, 2, 3]),
+        (12, 5, [4, 9, 11]),
+        (30, 10, [9, 19, 27, 28, 29]),
+        (5, 9, [4]),
+    ],
+)
+def test_sparse_evaluation_never_spares_the_last_tenth(
+    epochs: int, every: int, evaluated: list[int]
+) -> None:
+    trial = Trial(epochs=epochs, evaluate_every=every)
+    assert [epoch for epoch in range(epochs) if trial.evaluates(epoch)] == evaluated
+
+
+def test_a_field_that_joined_later_leaves_the_names_of_trials_alone() -> None:
+    assert "evaluate_every" not in Trial().to_json()
+    assert Trial(evaluate_every=1).folder == "67eb63b22392811b"
+    assert '"evaluate_every":2' in Trial(evaluate_every=2).to_json()
 
 
 def test_a_trial_is_frozen() -> None:
@@ -169,6 +192,7 @@ def test_a_trial_is_frozen() -> None:
         ({"batch_size": 0}, "batch_size: input should be greater than or equal to 1, got 0"),
         ({"share": 0}, "share: input should be greater than 0, got 0"),
         ({"share": 1.5}, "share: input should be less than or equal to 1, got 1.5"),
+        ({"evaluate_every": 0}, "evaluate_every: input should be greater than or equal to 1"),
         ({"epochs": 0}, "epochs: input should be greater than or equal to 1, got 0"),
         ({"seed": -1}, "seed: input should be greater than or equal to 0, got -1"),
         ({"augment": 1}, "augment: input should be a valid boolean, got 1"),
