@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stochbatch.report.figures import Drawing, drawings
+from stochbatch.report.drawing import Drawing
+from stochbatch.report.figures import MOST, gallery, over_trials
 from stochbatch.report.layout import Layout
 from stochbatch.studies import SCALES, STUDIES, CellOutcomes, Outcome, Scale, Study, StudyResults
 from tests.studies.test_statistics import result
@@ -25,7 +27,7 @@ def made_up(study: Study, scale: Scale, metrics: list[dict[str, Any]]) -> StudyR
 
 
 def named(results: StudyResults) -> dict[str, Drawing]:
-    return {drawing.name: drawing for drawing in drawings(Layout.of(results))}
+    return {drawing.name: drawing for drawing in gallery(Layout.of(results)).drawings}
 
 
 def epochs(*rates: float, **more: Any) -> list[dict[str, Any]]:
@@ -35,6 +37,27 @@ def epochs(*rates: float, **more: Any) -> list[dict[str, Any]]:
 def test_accuracy_against_batch_size_has_the_means_of_the_cells() -> None:
     found = named(two_by_two([90.0, 92.0], [80.0], [70.0], [60.0, 70.0]))["batch-size"]
     assert "sgd: 91.00 at 16, 70.00 at 128; sbs: 80.00 at 16, 65.00 at 128." in found.alt
+
+
+def test_a_curve_has_gaps_where_no_trial_was_evaluated() -> None:
+    results = two_by_two([20.0, 30.0], [40.0])
+    curves = ([None, 10.0, None, 20.0], [None, None, 5.0, 30.0])
+    for outcome, curve in zip(results.cells[0].outcomes, curves, strict=True):
+        object.__setattr__(outcome, "result", result(outcome.trial, curve[-1], curve=curve))
+    assert over_trials(curves) == [
+        (2, 10.0, 10.0, 10.0),
+        (3, 5.0, 5.0, 5.0),
+        (4, 20.0, 25.0, 30.0),
+    ]
+    assert "sgd 25.00, sbs 40.00." in named(results)["curves-16"].alt
+
+
+def test_without_any_evaluation_there_is_no_curve() -> None:
+    results = two_by_two([20.0], only={"batch size": ["16"], "method": ["sgd"]})
+    outcome = results.cells[0].outcomes[0]
+    unseen = result(outcome.trial, None, curve=[None, None], status="diverged")
+    object.__setattr__(outcome, "result", unseen)
+    assert named(results) == {}
 
 
 def test_one_batch_size_is_no_curve() -> None:
@@ -59,6 +82,56 @@ def test_of_many_groups_the_first_batch_size_is_drawn_as_in_the_article() -> Non
     results = made_up(STUDIES["partial-data"], SCALES["demo"], epochs(0.1))
     curves = [name for name in named(results) if name.startswith("curves")]
     assert curves == [f"curves-vgg-tiny-16-{share}" for share in ("0.5", "0.25", "0.125")]
+
+
+def test_what_is_left_out_is_said_with_the_options_that_draw_it() -> None:
+    results = made_up(STUDIES["partial-data"], SCALES["demo"], epochs(0.1))
+    (left_out,) = gallery(Layout.of(results)).left_out
+    assert left_out.text.startswith("curves of other batch sizes than 16:")
+    assert left_out.options == "--only 'batch size=32'"
+    narrowed = replace(results, cells=tuple(_of_batch_size(results, "32")))
+    assert "curves-vgg-tiny-32-0.5" in named(narrowed)
+    assert gallery(Layout.of(narrowed)).left_out == []
+
+
+def _of_batch_size(results: StudyResults, label: str) -> list[CellOutcomes]:
+    return [cell for cell in results.cells if cell.cell.coordinates["batch size"] == label]
+
+
+def test_of_more_than_twelve_figures_twelve_are_drawn_and_the_rest_is_said() -> None:
+    study = Study.from_text(
+        """
+        title = "Many rates"
+        [[axes]]
+        name = "rate"
+        field = "lr"
+        values = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14]
+        [[axes]]
+        name = "method"
+        field = "method"
+        values = ["sgd"]
+        """,
+        "many",
+    )
+    found = gallery(Layout.of(made_up(study, SCALES["paper"], epochs(0.1))))
+    assert [one.name for one in found.drawings] == [f"curves-{rate}" for rate in range(1, 13)]
+    assert len(found.drawings) == MOST
+    (left_out,) = found.left_out
+    assert left_out.text.startswith("2 more figures of accuracy over the epochs:")
+    assert left_out.options == "--only rate=13"
+
+
+def test_groups_without_a_trial_do_not_count() -> None:
+    results = made_up(STUDIES["partial-data"], SCALES["demo"], epochs(0.1))
+    cells = tuple(
+        cell
+        if cell.cell.coordinates["batch size"] == "128"
+        else replace(cell, outcomes=tuple(replace(o, result=None) for o in cell.outcomes))
+        for cell in results.cells
+    )
+    found = gallery(Layout.of(replace(results, cells=cells)))
+    assert [one.name for one in found.drawings][:1] == ["curves-vgg-tiny-128-0.5"]
+    assert found.left_out == []
 
 
 def test_labels_that_make_one_file_name_have_figures_of_their_own() -> None:

@@ -14,7 +14,8 @@ import pytest
 from PIL import Image
 
 from stochbatch.report import ReportError, write_report
-from stochbatch.report.figures import ARTICLE, drawings, style
+from stochbatch.report.drawing import ARTICLE, style
+from stochbatch.report.figures import gallery
 from stochbatch.report.layout import Layout, between, number, ours, probability, signed
 from stochbatch.studies import SCALES, STUDIES, collect
 from stochbatch.studies.statistics import Interval, statistics
@@ -208,7 +209,8 @@ def test_pictures_are_pictures(written: Path) -> None:
 
 
 def test_a_curve_tells_its_ends_in_words() -> None:
-    curves = next(one for one in drawings(Layout.of(finished_study())) if one.name == "curves-16")
+    drawn = gallery(Layout.of(finished_study())).drawings
+    curves = next(one for one in drawn if one.name == "curves-16")
     done = [cell.done for cell in finished_study().cells]
     ends = [sum(one.result.curve[-1] for one in outcomes) / 3 for outcomes in done]
     assert f"SGD {ends[0]:.2f}, SBS {ends[1]:.2f}." in curves.alt

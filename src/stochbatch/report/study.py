@@ -13,7 +13,7 @@ from urllib.parse import quote
 from stochbatch.data.atomic import write_atomically
 from stochbatch.data.optional import optional
 from stochbatch.report import layout as words
-from stochbatch.report.figures import Drawing, drawings
+from stochbatch.report.figures import Gallery, gallery
 from stochbatch.report.layout import Layout
 from stochbatch.report.tables import (
     CLAIM_COLUMNS,
@@ -68,13 +68,13 @@ def write_report(results: StudyResults, folder: str | os.PathLike[str]) -> Path:
     """
     folder = Path(folder)
     layout = Layout.of(results)
-    figures = drawings(layout)
+    figures = gallery(layout)
     files: dict[str, bytes] = {
         "table.md": markdown(layout).encode(),
         "table.csv": comma_separated(layout).encode(),
         "table.tex": latex(layout).encode(),
     }
-    for figure in figures:
+    for figure in figures.drawings:
         files[f"{FIGURES}/{figure.name}.png"] = figure.png
         files[f"{FIGURES}/{figure.name}.pdf"] = figure.pdf
     # The page comes last: where it is, everything that it links to is there too.
@@ -88,7 +88,7 @@ def write_report(results: StudyResults, folder: str | os.PathLike[str]) -> Path:
     return folder / PAGE
 
 
-def page(layout: Layout, figures: list[Drawing], folder: Path) -> str:
+def page(layout: Layout, figures: Gallery, folder: Path) -> str:
     """Return the page as it is to lie in ``folder``, from which its links go out."""
     jinja2 = optional("jinja2")
     environment = jinja2.Environment(
@@ -110,7 +110,8 @@ def page(layout: Layout, figures: list[Drawing], folder: Path) -> str:
         claim=claim_sentence(layout) if layout.statistics.claims else None,
         claim_columns=CLAIM_COLUMNS,
         claims=[(found, claim_row(found)) for found in layout.statistics.claims],
-        figures=figures,
+        figures=figures.drawings,
+        left_out=figures.left_out,
         figures_folder=FIGURES,
         runs=[
             (cell.cell, [Link.to(one, folder) for one in cell.outcomes])
