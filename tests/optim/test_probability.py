@@ -9,8 +9,9 @@ from stochbatch import KINDS, update_probability
 from stochbatch.optim.probability import (
     _moments,
     _sigmoid_of_bits,
+    add_up,
     describe_layers,
-    measure,
+    measured,
 )
 from stochbatch.optim.reference import reference_probability
 
@@ -166,8 +167,8 @@ def exact_moments(gradient: torch.Tensor) -> tuple[float, float]:
 @pytest.mark.parametrize("size", [1, 2, 1 << 18, (1 << 18) + 1, 3_000_001])
 def test_statistics_agree_with_double_precision(size: int, device: str) -> None:
     gradient = (torch.randn(size) * 1e-3 + 0.01).to(device)
-    layers = describe_layers([gradient], ["other"], [0.0], [0.0], ["mean"])
-    mean, std = measure([gradient], layers.size)
+    layers = describe_layers([gradient], [gradient.numel()], ["other"], [0.0], [0.0], ["mean"])
+    mean, std = measured(add_up([gradient], layers.size), layers.size)
     expected = exact_moments(gradient.cpu())
     rtol = 1e-6 if device == "mps" else 1e-12
     torch.testing.assert_close((mean.item(), std.item()), expected, rtol=rtol, atol=0)

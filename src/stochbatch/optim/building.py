@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch  # noqa: F401  brings its OpenMP library, which the compiled step then shares
 
@@ -97,36 +97,52 @@ def build() -> Path:
     return target
 
 
-def _open() -> Any:
+class Library(NamedTuple):
+    """The C functions of native.cpp."""
+
+    step: Any
+    measure: Any
+
+
+def _open() -> Library:
     built = build()
     try:
-        return ctypes.CDLL(str(built)).sbs_step
+        return _functions(built)
     except (OSError, AttributeError):
         built.unlink(missing_ok=True)  # damaged: build it once more
     try:
-        return ctypes.CDLL(str(build())).sbs_step
+        return _functions(build())
     except (OSError, AttributeError) as error:
         raise UnavailableError(f"the built library does not load: {error}") from error
 
 
+def _functions(built: Path) -> Library:
+    opened = ctypes.CDLL(str(built))
+    return Library(opened.sbs_step, opened.sbs_measure)
+
+
 @functools.cache
-def _load() -> Any:
+def _load() -> Library | UnavailableError:
     try:
-        function = _open()
+        found = _open()
     except UnavailableError as error:
         return error
     integer, pointer = ctypes.c_int64, ctypes.c_void_p
-    function.argtypes = [
+    found.step.argtypes = [
         *(integer, pointer, pointer, pointer),  # number of layers, Memory, Facts, Options
         *(ctypes.c_uint64, pointer, pointer, integer),  # seed, step, skipped steps, period
-        *(ctypes.c_int, ctypes.c_int, pointer),  # skip_nonfinite, threads, scores
+        *(ctypes.c_int, ctypes.c_int),  # skip_nonfinite, threads
+        *(pointer, pointer),  # of whole tensors, if layers are parts: Sums, and where to put Seen
     ]
-    function.restype = ctypes.c_int
-    return function
+    found.step.restype = ctypes.c_int
+    # Number of layers, Memory, Facts, threads, where to put Sums.
+    found.measure.argtypes = [integer, pointer, pointer, ctypes.c_int, pointer]
+    found.measure.restype = None
+    return found
 
 
-def library() -> Any:
-    """Return the step's C function; raise ``UnavailableError`` if there is none. Tried once."""
+def library() -> Library:
+    """Return the C functions; raise ``UnavailableError`` if there are none. Tried once."""
     found = _load()
     if isinstance(found, UnavailableError):
         raise found

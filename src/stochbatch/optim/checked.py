@@ -48,6 +48,9 @@ class CheckedOptimizer(Optimizer):
     whole: ClassVar[tuple[str, ...]] = ()
     """Options that decide a step as a whole and so must be the same in every group."""
 
+    sharded: ClassVar[bool] = False
+    """Whether it can move parameters of which each process has a part (``DTensor``)."""
+
     def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
         check_parameters(params)
         self._check_options(defaults)
@@ -67,10 +70,10 @@ class CheckedOptimizer(Optimizer):
         params = param_group["params"]
         owner = type(self).__name__
         if isinstance(params, Tensor):
-            check_members([params], owner)
+            check_members([params], owner, self.sharded)
         elif isinstance(params, Iterable) and not isinstance(params, set):
             param_group = {**param_group, "params": list(params)}
-            check_members(param_group["params"], owner)
+            check_members(param_group["params"], owner, self.sharded)
         options = {**self.defaults, **param_group}
         self._check_options(options)
         check_agreement([*self.param_groups, options], self.whole)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from stochbatch.optim.coins import uniform_at
+from stochbatch.optim.coins import as_int32, uniform_at
 from stochbatch.optim.fusing import UnavailableError
 from stochbatch.optim.pieces import MemoryLayout, memory_layout, memory_vector
 from stochbatch.optim.probability import Scores, accumulation_dtype, compute_dtype
@@ -33,10 +33,12 @@ LARGEST = 1 << 31
 
 
 class Strides(NamedTuple):
-    """A memory layout that is not contiguous, in tensors of one integer each."""
+    """A memory layout that is not a contiguous whole, in tensors of one integer each."""
 
     middle: Tensor
     inner: Tensor
+    pitch: Tensor
+    offset: Tensor
 
 
 def _move(
@@ -72,14 +74,17 @@ def _row_major(strides: Strides | None, like: Tensor) -> Tensor:
         return place
     row = place // strides.inner
     outer = row // strides.middle
-    return (outer * strides.inner + place % strides.inner) * strides.middle + row % strides.middle
+    within = place % strides.inner * strides.middle + row % strides.middle
+    return outer * strides.pitch + within + strides.offset
 
 
 def strides_of(layout: MemoryLayout, device: torch.device) -> Strides | None:
     """Return a layout as ``_move`` takes it: as ints it would be compiled anew for each."""
-    if layout.middle == 1:
+    if layout.middle == 1 and layout.offset == 0 and layout.pitch == layout.inner:
         return None
-    return Strides(*(torch.full((), n, dtype=torch.int32, device=device) for n in layout))
+    # Low words are enough: what is carried beyond them is the number of the block.
+    words = (as_int32(number) for number in layout)
+    return Strides(*(torch.full((), n, dtype=torch.int32, device=device) for n in words))
 
 
 def _options() -> dict[str, Any]:
@@ -120,6 +125,8 @@ def _compiled_moments() -> Callable[[Tensor], Tensor]:
 
 def whole_moments(grad: Tensor) -> Tensor:
     """Return sum and sum of squared deviations of |g|, in two passes without temporaries."""
+    if not grad.numel():
+        return torch.zeros(2, dtype=accumulation_dtype(grad.device), device=grad.device)
     dense = memory_layout(grad) is not None
     return _compiled_moments()(memory_vector(grad) if dense else grad.reshape(-1))
 
@@ -142,7 +149,7 @@ def variants(layers: Sequence[Layer], roster: Roster) -> set[Variant]:
     together = {place for bundle in roster.bundles for place in bundle.places}
     result = set()
     for place, layer in enumerate(layers):
-        dense = layer.grad.is_contiguous()
+        dense = layer.grad.is_contiguous() and layer.window is None
         form = "bundle" if place in together else "contiguous" if dense else "strided"
         group = layer.group
         result.add(
@@ -187,7 +194,7 @@ def _move_nobody(variant: Variant) -> None:
         if isinstance(chances, Scores):
             chances = Scores(*(score.expand(count).contiguous() for score in chances))
     elif variant.form == "strided":
-        index = strides_of(MemoryLayout(2, 2), device)
+        index = strides_of(MemoryLayout(2, 2, 4), device)
     rates = Rates(zero, zero.clone(), zero.clone())
     _dispatch(now, grad, index, (word, word.clone()), chances, verdict, rates, variant.rule)
     whole_moments(grad)

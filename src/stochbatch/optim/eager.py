@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from stochbatch.optim.coins import stream_keys, stream_roots, uniform_at
+from stochbatch.optim.coins import BLOCK_BITS, stream_keys, stream_roots, uniform_at
 from stochbatch.optim.compiled import LARGEST, Mover, strides_of, whole_moments
 from stochbatch.optim.pieces import (
     ElementIndex,
@@ -26,9 +26,10 @@ from stochbatch.optim.probability import (
     Moments,
     Scores,
     accumulation_dtype,
+    add_up,
     compute_dtype,
     layer_scores,
-    measure,
+    measured,
 )
 from stochbatch.optim.roster import Bundle, Layer, Roster
 from stochbatch.optim.state import TALLY
@@ -73,7 +74,7 @@ class _Coins:
         self.step = step
         self.keys: dict[int, tuple[Tensor, Tensor]] = {0: keys}
 
-    def _keys(self, block: int | Tensor) -> tuple[Tensor, Tensor]:
+    def keys_of(self, block: int | Tensor) -> tuple[Tensor, Tensor]:
         if isinstance(block, int) and block in self.keys:
             return self.keys[block]
         device = self.layer.grad.device
@@ -86,7 +87,7 @@ class _Coins:
         return first, second
 
     def uniform(self, piece: Piece, index: ElementIndex, dtype: torch.dtype) -> Tensor:
-        return uniform_at(index.low(piece), *self._keys(index.block(piece)), dtype)
+        return uniform_at(index.low(piece), *self.keys_of(index.block(piece)), dtype)
 
 
 class _Step(NamedTuple):
@@ -114,10 +115,12 @@ def _as_tensors(rates: Rates, layer: Layer) -> Rates:
 
 def _common_layout(layer: Layer) -> MemoryLayout | None:
     """Return the memory layout that a layer's tensors share; None if they cannot be vectors."""
-    tensors = layer.tensors()
+    tensors, window = layer.tensors(), layer.window
     if any(tensor.stride() != tensors[0].stride() for tensor in tensors):
         return None
-    return memory_layout(tensors[0]) if tensors[0].numel() <= LARGEST else None
+    if window and window.offset >> BLOCK_BITS != window.last >> BLOCK_BITS:
+        return None
+    return memory_layout(tensors[0], window) if tensors[0].numel() <= LARGEST else None
 
 
 def _move_one(layer: Layer, place: int, step: _Step, index: ElementIndex) -> Tensor:
@@ -129,6 +132,7 @@ def _move_one(layer: Layer, place: int, step: _Step, index: ElementIndex) -> Ten
     coins = _Coins(layer, (first, second), step.number)
     layout = _common_layout(layer) if step.mover else None
     if step.mover and layout:
+        first, second = coins.keys_of(layout.offset >> BLOCK_BITS)
         weight, grad, *memory = (memory_vector(tensor) for tensor in layer.tensors())
         sums = step.mover(
             Scalars(weight, *memory),
@@ -142,7 +146,7 @@ def _move_one(layer: Layer, place: int, step: _Step, index: ElementIndex) -> Ten
         )
         return torch.stack([total.to(torch.float32) for total in sums])
     chances, batches = [], []
-    for piece in pieces(layer.tensors()):
+    for piece in pieces(layer.tensors(), layer.window):
         weight, grad, *memory = piece.tensors
         batches.append(memory[1].sum())
         after, chance = advance(
@@ -197,30 +201,71 @@ def _move_together(layers: Sequence[Layer], bundle: Bundle, step: _Step) -> Tens
     return sums.index_add_(0, bundle.member, observed.to(sums.dtype)).to(torch.float32)
 
 
-def _record(layers: Sequence[Layer], sums: Tensor, sizes: Tensor, counts: Tensor) -> None:
-    """Enter the step into the layers' running means, unless it does not count."""
-    tallies = [layer.state[TALLY] for layer in layers]
+class Account(NamedTuple):
+    """Where the running means of a layer are kept."""
+
+    tally: Tensor
+    fixed: float | None
+    """The probability, if it is the same for all scalars."""
+
+
+def account(layer: Layer) -> Account:
+    """Return the account of a layer."""
+    return Account(layer.state[TALLY], layer.group["probability"])
+
+
+def record(accounts: Sequence[Account], sums: Tensor, sizes: Tensor, counts: Tensor) -> None:
+    """Enter a step into the running means of layers, unless it did not count.
+
+    Args:
+        accounts: of the layers.
+        sums: of their probabilities and of their batches, one row a layer.
+        sizes: their numbers of scalars.
+        counts: whether the step counted.
+    """
+    tallies = [each.tally for each in accounts]
     tally = torch.stack([each.to(sums.device) for each in tallies])
-    observed = sums / sizes[:, None].to(sums.dtype)
-    for row, layer in zip(observed, layers, strict=True):
-        if layer.group["probability"] is not None:
-            row[0].fill_(layer.group["probability"])
+    observed = (sums / sizes[:, None].to(sums.dtype)).to(tally.dtype)
+    for row, each in zip(observed, accounts, strict=True):
+        if each.fixed is not None:
+            row[0].fill_(each.fixed)
     steps = tally[:, :1] + 1
     means = tally[:, 1:] + (observed - tally[:, 1:]) / steps
     after = torch.where(counts, torch.cat((steps, means), dim=1), tally)
     torch._foreach_copy_(tallies, list(after.unbind()))
 
 
+class Taken(NamedTuple):
+    """What a step did."""
+
+    verdict: Verdict
+    sums: Tensor
+    """Of the probabilities and of the batches of what moved here, one row a layer."""
+
+
+def local_sums(layers: Sequence[Layer], roster: Roster, mover: Mover | None) -> Tensor:
+    """Return sum and sum of squared deviations of |g| of what is here of each layer."""
+    grads, like = [layer.grad for layer in layers], roster.layers.size
+    return add_up(grads, like, whole_moments) if mover else add_up(grads, like)
+
+
 def take_step(
     layers: Sequence[Layer],
     roster: Roster,
     number: Tensor,
+    sums_of_grads: Tensor,
     mover: Mover | None = None,
-) -> Verdict:
-    """Move the scalars of all layers (none of them empty) and return the verdict."""
-    grads = [layer.grad for layer in layers]
-    sizes = roster.layers.size
-    moments = measure(grads, sizes, whole_moments) if mover else measure(grads, sizes)
+) -> Taken:
+    """Move the scalars of all layers (none of them empty as a whole).
+
+    Args:
+        layers: the layers.
+        roster: facts about them.
+        number: the step's.
+        sums_of_grads: what `local_sums` says of the whole layers.
+        mover: the compiled function that moves vectors, if there is one.
+    """
+    moments = measured(sums_of_grads, roster.layers.size)
     verdict = judge(layers, moments, number)
     scores = layer_scores(moments, roster.layers)
     dtypes = {compute_dtype(layer.grad.dtype) for layer in layers}
@@ -233,6 +278,6 @@ def take_step(
         sums[place] = _move_one(layer, place, step, indices[layer.grad.device])
     for bundle in roster.bundles:
         sums.update(zip(bundle.places, _move_together(layers, bundle, step), strict=True))
-    rows = torch.stack([sums[place].to(number.device) for place in range(len(layers))])
-    _record(layers, rows, roster.layers.size, verdict.counts)
-    return verdict
+    nothing = torch.zeros(2, device=number.device)
+    rows = [sums.get(place, nothing).to(number.device) for place in range(len(layers))]
+    return Taken(verdict, torch.stack(rows))

@@ -40,10 +40,13 @@ struct Memory {  // changes from step to step
   float *tally;   // steps, mean probability, mean batches
 };
 struct Facts {  // stays until parameters or groups change
-  int64_t size;
+  int64_t size;   // of what is here
+  int64_t whole;  // of the whole tensor
   // Memory order is [outer, middle, inner], row-major order [outer, inner, middle]:
-  // channels-last. Contiguous: middle = 1, inner = size.
-  int64_t middle, inner;
+  // channels-last. Contiguous: middle = 1, inner = size. In the whole tensor, the row-major
+  // order of which decides the coins, outer neighbours are `pitch` apart, and the first
+  // element has the index `offset`.
+  int64_t middle, inner, pitch, offset;
   int64_t index, kind, group;
 };
 struct Options {  // of a parameter group
@@ -356,10 +359,10 @@ std::vector<double> shifts(const std::vector<Moments> &moments, const Facts *fac
   double mean[kReadings][kKinds] = {}, weight[kReadings][kKinds] = {};
   double variance[kReadings][kKinds] = {};
   const auto score = [&](size_t l, int reading) {
-    return reading == 0 ? moments[l].mean * static_cast<double>(facts[l].size) : moments[l].mean;
+    return reading == 0 ? moments[l].mean * static_cast<double>(facts[l].whole) : moments[l].mean;
   };
   const auto share = [&](size_t l, int reading) {
-    return reading == 2 ? static_cast<double>(facts[l].size) : 1.0;
+    return reading == 2 ? static_cast<double>(facts[l].whole) : 1.0;
   };
   for (int r = 0; r < kReadings; ++r) {
     for (size_t l = 0; l < count; ++l) {
@@ -383,36 +386,59 @@ std::vector<double> shifts(const std::vector<Moments> &moments, const Facts *fac
   return result;
 }
 
-}  // namespace
-
-enum Verdict { kCounts = 1, kNonfinite = 2, kEpochOver = 4 };
-
-// Take one step; return the verdict. `scores`, if given, receives centre, slope, shift and the
-// two key words of each layer (for tests).
-extern "C" int sbs_step(int64_t count, const Memory *memory, const Facts *facts,
-                        const Options *options, uint64_t seed, int64_t *step, int64_t *skipped,
-                        int64_t period, int skip_nonfinite, int threads, double *scores) {
+std::vector<Chunk> divide(int64_t count, const Facts *facts) {
   std::vector<Chunk> chunks;
   for (int64_t l = 0; l < count; ++l)
     for (int64_t start = 0; start < facts[l].size; start += kChunk)
       chunks.push_back({l, start, std::min(kChunk, facts[l].size - start)});
-  const int64_t pieces = static_cast<int64_t>(chunks.size());
+  return chunks;
+}
 
-  std::vector<Sums> sums(chunks.size());
+// Sum and squared deviations of what is here of each layer.
+std::vector<Sums> add_up(int64_t count, const Memory *memory, const Facts *facts,
+                         const std::vector<Chunk> &chunks, int threads) {
+  const int64_t pieces = static_cast<int64_t>(chunks.size());
+  std::vector<Sums> sums(chunks.size()), layers(count, {0, 0});
   share_out(pieces, threads, [&](int64_t i) {
     sums[i] = measure(memory[chunks[i].layer].grad + chunks[i].start, chunks[i].length);
   });
-  std::vector<Moments> moments(count, {0, 0});
-  for (int64_t i = 0; i < pieces; ++i) moments[chunks[i].layer].mean += sums[i].total;
-  for (int64_t l = 0; l < count; ++l) moments[l].mean /= static_cast<double>(facts[l].size);
+  for (int64_t i = 0; i < pieces; ++i) layers[chunks[i].layer].total += sums[i].total;
   for (int64_t i = 0; i < pieces; ++i) {  // Chan, Golub, LeVeque 1979
-    Moments &own = moments[chunks[i].layer];
-    const double n = static_cast<double>(chunks[i].length), apart = sums[i].total / n - own.mean;
-    own.std += sums[i].squares + n * apart * apart;
+    const int64_t l = chunks[i].layer;
+    const double n = static_cast<double>(chunks[i].length);
+    const double apart = sums[i].total / n - layers[l].total / static_cast<double>(facts[l].size);
+    layers[l].squares += sums[i].squares + n * apart * apart;
   }
+  return layers;
+}
+
+}  // namespace
+
+// Write sum and squared deviations of |g| of what is here of each layer.
+extern "C" void sbs_measure(int64_t count, const Memory *memory, const Facts *facts, int threads,
+                            double *result) {
+  const std::vector<Sums> sums = add_up(count, memory, facts, divide(count, facts), threads);
+  std::memcpy(result, sums.data(), sums.size() * sizeof(Sums));
+}
+
+enum Verdict { kCounts = 1, kNonfinite = 2, kEpochOver = 4 };
+
+// Take one step; return the verdict. For layers that are parts of tensors: `known` has sum and
+// squared deviations of the whole ones, and `seen_here`, which receives the sums of
+// probabilities and batches, is written instead of the tallies.
+extern "C" int sbs_step(int64_t count, const Memory *memory, const Facts *facts,
+                        const Options *options, uint64_t seed, int64_t *step, int64_t *skipped,
+                        int64_t period, int skip_nonfinite, int threads, const Sums *known,
+                        Seen *seen_here) {
+  const std::vector<Chunk> chunks = divide(count, facts);
+  const int64_t pieces = static_cast<int64_t>(chunks.size());
+  const std::vector<Sums> sums = known ? std::vector<Sums>(known, known + count)
+                                       : add_up(count, memory, facts, chunks, threads);
+  std::vector<Moments> moments(count);
   bool finite = true, still = true;
   for (int64_t l = 0; l < count; ++l) {
-    moments[l].std = std::sqrt(moments[l].std / static_cast<double>(facts[l].size));
+    const double whole = static_cast<double>(facts[l].whole);
+    moments[l] = {sums[l].total / whole, std::sqrt(sums[l].squares / whole)};
     finite &= std::isfinite(moments[l].mean);
     still &= moments[l].mean == 0 && options[facts[l].group].lr == 0;
   }
@@ -449,12 +475,6 @@ extern "C" int sbs_step(int64_t count, const Memory *memory, const Facts *facts,
     runs[l] = !memory[l].buffer ? choose<kPlain>(m)
               : o.push != 0     ? choose<kPush>(m)
                                 : choose<kLazy>(m);
-    if (scores) {
-      const double row[] = {m.centre, -m.slope, -m.shift,
-                            double(key(0x243F6A88u, seed, facts[l].index, 0, now)),
-                            double(key(0x13198A2Eu, seed, facts[l].index, 0, now))};
-      std::memcpy(scores + 5 * l, row, sizeof row);
-    }
   }
 
   std::vector<Seen> seen(chunks.size());
@@ -466,7 +486,8 @@ extern "C" int sbs_step(int64_t count, const Memory *memory, const Facts *facts,
     uint32_t first = 0, second = 0;
     for (int64_t at = c.start, n; at < c.start + c.length; at += n) {
       const int64_t row = at / f.inner, outer = row / f.middle;
-      const uint64_t index = (outer * f.inner + at % f.inner) * f.middle + row % f.middle;
+      const uint64_t index =
+          f.offset + outer * f.pitch + at % f.inner * f.middle + row % f.middle;
       // Up to the end of the row, of the chunk and of the block of coins.
       const int64_t in_block = (((~index & 0xFFFFFFFFu) / f.middle) + 1);
       n = std::min({kRun, (row + 1) * f.inner - at, c.start + c.length - at, in_block});
@@ -493,7 +514,8 @@ extern "C" int sbs_step(int64_t count, const Memory *memory, const Facts *facts,
     totals[chunks[i].layer].chances += seen[i].chances;
     totals[chunks[i].layer].batches += seen[i].batches;
   }
-  for (int64_t l = 0; l < count; ++l) {
+  if (seen_here) std::copy(totals.begin(), totals.end(), seen_here);
+  for (int64_t l = 0; l < count && !seen_here; ++l) {
     const double n = static_cast<double>(facts[l].size);
     const double fixed = options[facts[l].group].probability;
     float *tally = memory[l].tally;

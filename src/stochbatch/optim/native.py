@@ -19,6 +19,7 @@ from stochbatch.optim.fusing import UnavailableError, give_up, wanted
 from stochbatch.optim.kinds import KINDS, kind_by_shape
 from stochbatch.optim.pieces import memory_layout
 from stochbatch.optim.probability import CROSS_LAYER
+from stochbatch.optim.roster import Layer
 from stochbatch.optim.slots import STEP
 from stochbatch.optim.state import (
     BATCHES,
@@ -34,7 +35,7 @@ from stochbatch.optim.state import (
 _CPU = torch.device("cpu")
 _TYPES = (Tensor, torch.nn.Parameter)
 _FLOAT, _STRIDED = torch.float32, torch.strided
-_EPOCH_OVER = 4  # the bit of the C function's answer that says so
+COUNTS, EPOCH_OVER = 1, 4  # bits of the C function's answer
 
 
 _C_FLOATS = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
@@ -106,6 +107,104 @@ class Taken(NamedTuple):
     """The states of the parameters that had a gradient."""
 
 
+def _step(
+    groups: Sequence[dict[str, Any]],
+    count: int,
+    memory: array[int],
+    facts: array[int],
+    counters: Counters,
+    known: int | None = None,
+    seen: int | None = None,
+) -> int:
+    options = array("d", [field for group in groups for field in _options(group)])
+    first = groups[0]
+    answer: int = library().step(
+        count,
+        memory.buffer_info()[0],
+        facts.buffer_info()[0],
+        options.buffer_info()[0],
+        first["seed"],
+        counters.step.data_ptr(),
+        counters.skipped_steps.data_ptr(),
+        first["steps_per_epoch"] or 0,
+        first["skip_nonfinite"],
+        torch.get_num_threads(),
+        known,
+        seen,
+    )
+    return answer
+
+
+class NativeParts:
+    """A step of layers that are parts of tensors; made for each, as gradients come and go.
+
+    Args:
+        groups: of the optimizer.
+        layers: from which :func:`can_move` has returned True, with their states complete.
+    """
+
+    def __init__(self, groups: Sequence[dict[str, Any]], layers: Sequence[Layer]) -> None:
+        self.groups, self.layers = groups, layers
+        places = {id(group): place for place, group in enumerate(groups)}
+        self._held: list[Tensor] = []
+        where: list[int] = []
+        numbers: list[int] = []
+        for layer in layers:
+            weight, grad, mean, batches, *buffer = layer.tensors()
+            if grad.stride() != weight.stride() or grad.is_neg():
+                grad = torch.empty_like(weight).copy_(grad)
+            self._held += (weight, grad, mean, batches, *buffer)
+            held = [tensor.data_ptr() for tensor in (weight, grad, mean, batches, *buffer)]
+            where += (*held, *([] if buffer else [0]), 0)
+            layout = memory_layout(weight, layer.window)
+            assert layout is not None, "checked before"
+            kind, place = KINDS.index(layer.kind), places[id(layer.group)]
+            numbers += (weight.numel(), layer.size, *layout, layer.index, kind, place)
+        self._memory, self._facts = array("q", where), array("q", numbers)
+
+    def sums(self) -> Tensor:
+        """Return sum and sum of squared deviations of the parts' |g|, as two rows."""
+        result = torch.empty(len(self.layers), 2, dtype=torch.float64)
+        library().measure(
+            len(self.layers),
+            self._memory.buffer_info()[0],
+            self._facts.buffer_info()[0],
+            torch.get_num_threads(),
+            result.data_ptr(),
+        )
+        return result.T
+
+    def take(self, sums: Tensor, counters: Counters) -> tuple[int, Tensor]:
+        """Take the step, given the sums of the whole tensors.
+
+        Returns:
+            The bits of the verdict; sums of probabilities and batches, one row a layer.
+        """
+        known = sums.T.contiguous()
+        seen = torch.zeros(len(self.layers), 2, dtype=torch.float64)
+        answer = _step(
+            self.groups,
+            len(self.layers),
+            self._memory,
+            self._facts,
+            counters,
+            known.data_ptr(),
+            seen.data_ptr(),
+        )
+        torch.autograd.graph.increment_version([layer.weight for layer in self.layers])
+        return answer, seen
+
+
+def can_move(layers: Sequence[Layer], counters: Counters) -> bool:
+    """Return whether a native step can move these layers."""
+    return counters.step.is_cpu and all(
+        _plain(layer.weight)
+        and _plain(layer.grad)
+        and memory_layout(layer.weight, layer.window) is not None
+        for layer in layers
+    )
+
+
 class NativeStep:
     """Takes the steps of one optimizer.
 
@@ -149,7 +248,7 @@ class NativeStep:
             counters = Counters(gathered.moved[0][STEP], gathered.moved[0][SKIPPED_STEPS])
             answer = self._call(groups, gathered.present, gathered.where, counters)
             torch.autograd.graph.increment_version(gathered.weights)
-            return Taken(bool(answer & _EPOCH_OVER), gathered.moved)
+            return Taken(bool(answer & EPOCH_OVER), gathered.moved)
         return Taken(False, [])
 
     def _gather(
@@ -244,24 +343,8 @@ class NativeStep:
         where: list[int],
         counters: Counters,
     ) -> int:
-        memory = array("q", where)
-        facts = self._layer_facts(groups, present)
-        options = array("d", [field for group in groups for field in _options(group)])
-        first = groups[0]
-        answer: int = library()(
-            len(present),
-            memory.buffer_info()[0],
-            facts.buffer_info()[0],
-            options.buffer_info()[0],
-            first["seed"],
-            counters.step.data_ptr(),
-            counters.skipped_steps.data_ptr(),
-            first["steps_per_epoch"] or 0,
-            first["skip_nonfinite"],
-            torch.get_num_threads(),
-            None,
-        )
-        return answer
+        memory, facts = array("q", where), self._layer_facts(groups, present)
+        return _step(groups, len(present), memory, facts, counters)
 
     def _layer_facts(self, groups: Sequence[dict[str, Any]], present: list[int]) -> array[int]:
         """Return the fields of ``Facts`` in native.cpp, one row a layer."""
@@ -275,6 +358,7 @@ class NativeStep:
                     layout = memory_layout(weight)
                     assert layout is not None, "checked when the layer was first seen"
                     kind = groups[place].get("kind") or kind_by_shape(weight)
-                    numbers += (weight.numel(), *layout, number, KINDS.index(kind), place)
+                    size = weight.numel()
+                    numbers += (size, size, *layout, number, KINDS.index(kind), place)
             self._facts = (key, array("q", numbers))
         return self._facts[1]

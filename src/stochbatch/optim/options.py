@@ -13,6 +13,7 @@ from torch import Tensor
 from stochbatch.optim.coins import check_seed
 from stochbatch.optim.kinds import check_kind
 from stochbatch.optim.probability import CROSS_LAYER
+from stochbatch.optim.shards import check_placements, is_sharded
 from stochbatch.optim.update import LR_SCALING, MOMENTUM_MODE
 
 
@@ -137,13 +138,26 @@ def check_parameters(params: object) -> None:
         )
 
 
-def check_members(params: Sequence[object], owner: str) -> None:
-    """Raise if a parameter, named or not, is listed twice in one group, or is sharded."""
+def check_members(params: Sequence[object], owner: str, sharded: bool) -> None:
+    """Raise if a parameter, named or not, is listed twice in one group, or cannot be moved.
+
+    Args:
+        params: the parameters.
+        owner: name of the optimizer.
+        sharded: whether it can move sharded parameters.
+    """
     seen: set[int] = set()
     for entry in params:
         tensor = entry[1] if isinstance(entry, tuple) and len(entry) == 2 else entry
-        if hasattr(tensor, "device_mesh"):
-            raise TypeError(f"{owner} cannot move sharded parameters (DTensor) yet")
+        if is_sharded(tensor):
+            if not sharded:
+                raise TypeError(f"{owner} cannot move sharded parameters (DTensor), SBS can")
+            check_placements(tensor, owner)  # type: ignore[arg-type]
+        if getattr(tensor, "_is_flat_param", False) or getattr(tensor, "_fsdp_flattened", False):
+            raise TypeError(
+                f"{owner} needs parameters as they are, FullyShardedDataParallel flattens them: "
+                "use torch.distributed.fsdp.fully_shard"
+            )
         if id(tensor) in seen:
             raise ValueError(f"a parameter is listed twice in one group: {entry!r:.60}")
         seen.add(id(tensor))

@@ -30,28 +30,65 @@ class Piece(NamedTuple):
     tensors: tuple[Tensor, ...]
 
 
-def pieces(tensors: Sequence[Tensor]) -> Iterator[Piece]:
+class Window(NamedTuple):
+    """Where a part of a tensor lies in the whole: a block, along every dimension."""
+
+    shape: tuple[int, ...]
+    """Of the whole tensor."""
+    starts: tuple[int, ...]
+    """Index in the whole tensor of the part's first element, along each dimension."""
+    part: tuple[int, ...]
+    """Shape of the part."""
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Row-major index distance between neighbours in the whole tensor."""
+        return tuple(math.prod(self.shape[axis + 1 :]) for axis in range(len(self.shape)))
+
+    @property
+    def offset(self) -> int:
+        """Row-major index, in the whole tensor, of the part's first element."""
+        return sum(start * stride for start, stride in zip(self.starts, self.strides, strict=True))
+
+    @property
+    def last(self) -> int:
+        """Row-major index, in the whole tensor, of the part's last element, if it has one."""
+        spans = zip(self.part, self.strides, strict=True)
+        return self.offset + sum((size - 1) * stride for size, stride in spans)
+
+    @property
+    def cut(self) -> list[int]:
+        """Dimensions but the first along which the part has not everything."""
+        return [axis for axis in range(1, len(self.shape)) if self.part[axis] != self.shape[axis]]
+
+
+def pieces(tensors: Sequence[Tensor], window: Window | None = None) -> Iterator[Piece]:
     """Yield the pieces of ``tensors`` (all of one shape, any memory layout).
 
     Contiguous tensors are cut as flat vectors; others along the dimension that is
     outermost in the memory of the first tensor.
+
+    Args:
+        tensors: what is cut.
+        window: where they lie in a whole tensor, if they are parts of one.
     """
     first = tensors[0]
     if first.numel() == 0:
         return
-    if all(tensor.is_contiguous() for tensor in tensors):
+    whole = window or Window(first.shape, (0,) * first.dim(), first.shape)
+    if all(tensor.is_contiguous() for tensor in tensors) and not whole.cut:
         views = [tensor.view(-1) for tensor in tensors]
         strides: tuple[int, ...] = (1,)
     else:
         order = sorted(range(first.dim()), key=first.stride, reverse=True)
         views = [tensor.permute(order) for tensor in tensors]
-        strides = tuple(math.prod(first.shape[axis + 1 :]) for axis in order)
+        strides = tuple(whole.strides[axis] for axis in order)
     rows = views[0].shape[0]
     step = max(1, (1 << PIECE_BITS) * rows // first.numel())
     for start in range(0, rows, step):
         length = min(step, rows - start)
         cut = tuple(view.narrow(0, start, length) for view in views)
-        yield Piece(start * strides[0], strides, cut)
+        yield Piece(whole.offset + start * strides[0], strides, cut)
 
 
 class MemoryLayout(NamedTuple):
@@ -62,15 +99,36 @@ class MemoryLayout(NamedTuple):
 
     middle: int
     inner: int
+    pitch: int
+    """Row-major index distance between neighbours along ``outer``."""
+    offset: int = 0
+    """Row-major index of the first element."""
 
 
-def memory_layout(tensor: Tensor) -> MemoryLayout | None:
-    """Return the layout of a contiguous or channels-last tensor, None for any other."""
+def memory_layout(tensor: Tensor, window: Window | None = None) -> MemoryLayout | None:
+    """Return the layout of a contiguous or channels-last tensor, None for any other.
+
+    Args:
+        tensor: a tensor, or a part of one.
+        window: where the part lies; indices are then those of the whole. None is returned
+            for a part that is cut along several dimensions after the first.
+    """
     if tensor.is_contiguous():
-        return MemoryLayout(1, tensor.numel())
-    if tensor.dim() > 2 and tensor.movedim(1, -1).is_contiguous():
-        return MemoryLayout(math.prod(tensor.shape[2:]), tensor.shape[1])
-    return None
+        layout = MemoryLayout(1, tensor.numel(), tensor.numel())
+    elif tensor.dim() > 2 and tensor.movedim(1, -1).is_contiguous():
+        middle, inner = math.prod(tensor.shape[2:]), tensor.shape[1]
+        layout = MemoryLayout(middle, inner, middle * inner)
+    else:
+        return None
+    if window is None:
+        return layout
+    if not window.cut:
+        return layout._replace(offset=window.offset)
+    axis = window.cut[0]
+    if len(window.cut) > 1 or (layout.middle > 1 and axis > 1):
+        return None
+    inner = layout.inner if layout.middle > 1 else math.prod(window.part[axis:])
+    return MemoryLayout(layout.middle, inner, window.strides[axis - 1], window.offset)
 
 
 def memory_vector(tensor: Tensor) -> Tensor:

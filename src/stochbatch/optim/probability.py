@@ -108,6 +108,8 @@ def _moments(grad: Tensor) -> Tensor:
     number of elements nor the order of summation shows in a float32 mean.
     """
     dtype = accumulation_dtype(grad.device)
+    if not grad.numel():  # an empty part of a tensor that is not empty
+        return torch.zeros(2, dtype=dtype, device=grad.device)
     parts = []
     counts = []
     for piece in pieces([grad]):
@@ -128,17 +130,22 @@ def _moments(grad: Tensor) -> Tensor:
     return torch.stack((total, squares.sum() + between))
 
 
-def measure(
-    grads: Sequence[Tensor], sizes: Tensor, moments: Callable[[Tensor], Tensor] = _moments
-) -> Moments:
-    """Return the moments of |g| of each gradient (none of them empty)."""
-    sums = torch.stack([moments(grad).to(sizes) for grad in grads], dim=1)
+def add_up(
+    grads: Sequence[Tensor], like: Tensor, moments: Callable[[Tensor], Tensor] = _moments
+) -> Tensor:
+    """Return sum and sum of squared deviations of |g| of each gradient, as two rows."""
+    return torch.stack([moments(grad).to(like) for grad in grads], dim=1)
+
+
+def measured(sums: Tensor, sizes: Tensor) -> Moments:
+    """Return the moments of |g| of layers, from what :func:`add_up` returned."""
     mean, variance = sums / sizes
     return Moments(mean, variance.sqrt())
 
 
 def describe_layers(
     grads: Sequence[Tensor],
+    sizes: Sequence[int],
     kinds: Sequence[str],
     alphas: Sequence[float],
     lambds: Sequence[float],
@@ -152,7 +159,7 @@ def describe_layers(
         return torch.tensor(numbers, dtype=dtype, device=home)
 
     return Layers(
-        size=vector([grad.numel() for grad in grads]),
+        size=vector(sizes),
         kind=torch.tensor([KINDS.index(kind) for kind in kinds], device=home),
         tolerance=vector([_ZERO_SPREAD[compute_dtype(grad.dtype)] for grad in grads]),
         alpha=vector(alphas),
@@ -273,12 +280,14 @@ def update_probability(
     chosen = [grads[layer] for layer in filled]
     layers = describe_layers(
         chosen,
+        [grad.numel() for grad in chosen],
         [kinds[layer] for layer in filled],
         [alpha] * len(filled),
         [lambd] * len(filled),
         [cross_layer] * len(filled),
     )
-    scores = layer_scores(measure(chosen, layers.size), layers)
+    moments = measured(add_up(chosen, layers.size), layers.size)
+    scores = layer_scores(moments, layers)
     for position, layer in enumerate(filled):
         grad, dtype = grads[layer], result[layer].dtype
         own = [vector[position].to(grad.device) for vector in scores.in_dtype(dtype)]

@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from stochbatch.optim.coins import stream_roots
+from stochbatch.optim.coins import BLOCK_BITS, stream_roots
+from stochbatch.optim.pieces import ElementIndex, Piece, Window
 from stochbatch.optim.probability import Layers, compute_dtype, describe_layers
+from stochbatch.optim.shards import local
 from stochbatch.optim.state import BATCHES, GRAD_MEAN, MOMENTUM_BUFFER
 from stochbatch.optim.update import Rates, Rule
 
@@ -25,15 +27,29 @@ TOGETHER = 1 << 15
 class Layer:
     """A parameter tensor that has a gradient in this step, with all that moves it.
 
-    Complex tensors come as their real views.
+    Complex tensors come as their real views. Of a sharded one weight, gradient and memory
+    are this process's part.
     """
 
     index: int
     kind: str
-    weight: Tensor
+    parameter: Tensor
+    """The whole tensor, which may be a ``DTensor``."""
     grad: Tensor
     state: dict[str, Tensor]
     group: dict[str, Any]
+    window: Window | None = None
+    """Where the part lies; None for a whole tensor."""
+
+    @property
+    def weight(self) -> Tensor:
+        """What is here of the parameter."""
+        return local(self.parameter)
+
+    @property
+    def size(self) -> int:
+        """Number of scalars of the whole tensor."""
+        return self.parameter.numel()
 
     @property
     def rule(self) -> Rule:
@@ -52,8 +68,8 @@ class Layer:
 
     def tensors(self) -> list[Tensor]:
         """Weight, gradient, mean, batches and, where there is one, the momentum buffer."""
-        held = [self.weight, self.grad, self.state[GRAD_MEAN], self.state[BATCHES]]
-        return [*held, self.state[MOMENTUM_BUFFER]] if self.group["momentum"] else held
+        names = [GRAD_MEAN, BATCHES, *([MOMENTUM_BUFFER] if self.group["momentum"] else [])]
+        return [self.weight, self.grad, *(local(self.state[name]) for name in names)]
 
 
 class Roster(NamedTuple):
@@ -63,7 +79,7 @@ class Roster(NamedTuple):
     layers: Layers
     roots: Tensor
     single: list[int]
-    """Places of the layers that are moved one by one."""
+    """Places of the layers that are moved one by one. (An empty part is not moved at all.)"""
     bundles: list[Bundle]
 
 
@@ -95,6 +111,7 @@ def call_roster(layers: Sequence[Layer], previous: Roster | None) -> Roster:
             layer.group["cross_layer"],
             layer.group["seed"],
             id(layer.group),
+            layer.window,
         )
         for layer in layers
     )
@@ -102,6 +119,7 @@ def call_roster(layers: Sequence[Layer], previous: Roster | None) -> Roster:
         return previous
     facts = describe_layers(
         [layer.grad for layer in layers],
+        [layer.size for layer in layers],
         [layer.kind for layer in layers],
         [layer.group["alpha"] for layer in layers],
         [layer.group["lambd"] for layer in layers],
@@ -118,7 +136,9 @@ def _divide(layers: Sequence[Layer]) -> tuple[list[int], list[Bundle]]:
     alike: dict[tuple[object, ...], list[list[int]]] = {}
     for place, layer in enumerate(layers):
         size = layer.grad.numel()
-        if size >= SMALL:
+        if size == 0:
+            continue
+        if size >= SMALL or (layer.window and layer.window.last >> BLOCK_BITS):
             single.append(place)
             continue
         kind = (id(layer.group), layer.grad.dtype, layer.grad.device)
@@ -132,9 +152,19 @@ def _divide(layers: Sequence[Layer]) -> tuple[list[int], list[Bundle]]:
     for places in (places for places in full if len(places) > 1):
         device = layers[places[0]].grad.device
         sizes = [layers[place].grad.numel() for place in places]
-        low = torch.cat([torch.arange(size, dtype=torch.int32, device=device) for size in sizes])
+        low = torch.cat([_low(layers[place]) for place in places])
         lengths = torch.tensor(sizes, device=device)
         member = torch.arange(len(places), device=device).repeat_interleave(lengths)
         owner = torch.tensor(places, device=device)[member]
         bundles.append(Bundle(places, sizes, low, owner, member))
     return single, bundles
+
+
+def _low(layer: Layer) -> Tensor:
+    """Return the low words of a small layer's element indices, as a vector."""
+    device, size = layer.grad.device, layer.grad.numel()
+    if layer.window is None:
+        return torch.arange(size, dtype=torch.int32, device=device)
+    part = torch.empty(layer.window.part, dtype=torch.int8, device=device)
+    piece = Piece(layer.window.offset, layer.window.strides, (part,))
+    return ElementIndex(device).low(piece).reshape(-1)

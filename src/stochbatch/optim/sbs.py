@@ -11,14 +11,16 @@ from torch._compile import _disable_dynamo
 from torch.optim.optimizer import ParamsT
 
 from stochbatch.optim import compiled
-from stochbatch.optim.checked import CheckedOptimizer, call_closure
-from stochbatch.optim.eager import take_step
+from stochbatch.optim.checked import CheckedOptimizer, Member, call_closure
+from stochbatch.optim.eager import local_sums, take_step
 from stochbatch.optim.fusing import UnavailableError, give_up, wanted
-from stochbatch.optim.native import NativeStep
+from stochbatch.optim.native import COUNTS, EPOCH_OVER, NativeParts, NativeStep, can_move
 from stochbatch.optim.options import check_options
+from stochbatch.optim.parts import Parts
 from stochbatch.optim.probability import CrossLayer
 from stochbatch.optim.report import LayerReport, LayerRow
 from stochbatch.optim.roster import Layer, Roster, call_roster
+from stochbatch.optim.shards import local, local_grad, refuse_a_share_of_the_parameters
 from stochbatch.optim.slots import real_view
 from stochbatch.optim.state import (
     BATCHES,
@@ -26,10 +28,11 @@ from stochbatch.optim.state import (
     SKIPPED_STEPS,
     SLOTS,
     TALLY,
+    Counters,
     complete_state,
     counters_of,
 )
-from stochbatch.optim.update import LrScaling, MomentumMode
+from stochbatch.optim.update import LrScaling, MomentumMode, Verdict
 
 
 class SBS(CheckedOptimizer):
@@ -95,6 +98,7 @@ class SBS(CheckedOptimizer):
 
     slots = SLOTS
     whole = ("seed", "steps_per_epoch", "skip_nonfinite", "fused")
+    sharded = True
     _check_options = staticmethod(check_options)
 
     def __init__(
@@ -135,12 +139,14 @@ class SBS(CheckedOptimizer):
             "fused": fused,
         }
         self._forget_what_can_be_found_again()
+        refuse_a_share_of_the_parameters()
         super().__init__(params, defaults)
 
     def _forget_what_can_be_found_again(self) -> None:
         self._roster: Roster | None = None
         self._native = NativeStep()
         self._compiles: bool | None = None
+        self._found_parts: Parts | None = None
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters, as ``torch.optim.Optimizer.add_param_group`` does."""
@@ -168,26 +174,53 @@ class SBS(CheckedOptimizer):
         return loss
 
     def _advance(self) -> None:
-        if self._native.wanted(self.param_groups):
+        wanted = self._native.wanted(self.param_groups)
+        if wanted and not self._parts:
             taken = self._native.take(self.param_groups, self.state)
             if taken is not None:
                 if taken.epoch_over:
                     self._end_epoch_of_others(taken.moved, torch.tensor(True))
                 return
-        layers = self._layers()
-        if not layers:
+        ready = [entry for entry in self._ready() if entry.tensor.numel()]
+        if not ready:
+            self._parts.listen()
             return
+        layers = [self._layer(entry) for entry in ready]
         counters = counters_of(self.state, layers[0].grad.device)
-        for layer in layers:
-            complete_state(layer.state, layer.weight, counters, bool(layer.group["momentum"]))
+        native = wanted and can_move(layers, counters)
+        if not native:
+            self._refuse_if_told_to_fuse()
+        for entry, layer in zip(ready, layers, strict=True):
+            self.state[entry.tensor] = layer.state
+            complete_state(layer.state, layer.parameter, counters, bool(entry.group["momentum"]))
         self._roster = call_roster(layers, self._roster)
-        mover = self._mover(layers, self._roster)
-        number = counters.step.to(layers[0].grad.device)
-        verdict = take_step(layers, self._roster, number, mover)
-        counters.step.add_(verdict.counts.to(counters.step.device))
-        counters.skipped_steps.add_(verdict.nonfinite.to(counters.step.device))
+        verdict = (self._take_native if native else self._take)(layers, self._roster, counters)
         if verdict.epoch_over is not None:
             self._end_epoch_of_others([layer.state for layer in layers], verdict.epoch_over)
+
+    @property
+    def _parts(self) -> Parts:
+        if self._found_parts is None:
+            self._found_parts = Parts(self._members())
+        return self._found_parts
+
+    def _take(self, layers: list[Layer], roster: Roster, counters: Counters) -> Verdict:
+        mover = self._mover(layers, roster)
+        sums = self._parts.whole_sums(layers, roster, local_sums(layers, roster, mover))
+        number = counters.step.to(layers[0].grad.device)
+        verdict, seen = take_step(layers, roster, number, sums, mover)
+        self._parts.tell(layers, roster, seen, verdict.counts)
+        counters.step.add_(verdict.counts.to(counters.step.device))
+        counters.skipped_steps.add_(verdict.nonfinite.to(counters.step.device))
+        return verdict
+
+    def _take_native(self, layers: list[Layer], roster: Roster, counters: Counters) -> Verdict:
+        step = NativeParts(self.param_groups, layers)
+        sums = self._parts.whole_sums(layers, roster, step.sums())
+        answer, seen = step.take(sums, counters)
+        counts, over = (torch.tensor(bool(answer & bit)) for bit in (COUNTS, EPOCH_OVER))
+        self._parts.tell(layers, roster, seen, counts)
+        return Verdict(counts, ~counts, over)
 
     def _mover(self, layers: list[Layer], roster: Roster) -> compiled.Mover | None:
         """Return the compiled mover of vectors for a step that is not native, if there is one."""
@@ -213,25 +246,23 @@ class SBS(CheckedOptimizer):
         seen = {id(state) for state in moved}
         for state in self._filled():
             if id(state) not in seen:
-                state[GRAD_MEAN].masked_fill_(over.to(state[GRAD_MEAN].device), 0)
-                state[BATCHES].masked_fill_(over.to(state[BATCHES].device), 1)
+                mean, batches = local(state[GRAD_MEAN]), local(state[BATCHES])
+                mean.masked_fill_(over.to(mean.device), 0)
+                batches.masked_fill_(over.to(batches.device), 1)
 
-    def _layers(self) -> list[Layer]:
-        """Return what moves in this step; nothing is changed if it must be refused."""
-        ready = self._ready()
-        self._refuse_if_told_to_fuse()
-        return [
-            Layer(
-                entry.number,
-                entry.kind,
-                real_view(entry.tensor),
-                real_view(entry.tensor.grad),  # type: ignore[arg-type]
-                self.state[entry.tensor],
-                entry.group,
-            )
-            for entry in ready
-            if entry.tensor.numel()
-        ]
+    def _layer(self, entry: Member) -> Layer:
+        """Return what moves in this step; nothing is changed, as it may yet be refused."""
+        weight, grad = entry.tensor, entry.tensor.grad
+        assert grad is not None, "only parameters with a gradient are ready"
+        return Layer(
+            entry.number,
+            entry.kind,
+            real_view(weight),
+            real_view(local_grad(weight, grad)),
+            self.state.get(weight, {}),
+            entry.group,
+            self._parts.windows.get(entry.number),
+        )
 
     @property
     def skipped_steps(self) -> int:
@@ -242,12 +273,16 @@ class SBS(CheckedOptimizer):
     def new_epoch(self) -> None:
         """Start an epoch: forget the averaged gradients, not the momentum (Algorithm 2)."""
         for state in self._filled():
-            state[GRAD_MEAN].zero_()
-            state[BATCHES].fill_(1)
+            local(state[GRAD_MEAN]).zero_()
+            local(state[BATCHES]).fill_(1)
 
     @torch.no_grad()
     def layer_report(self) -> LayerReport:
         """Return what each layer did since the last call, and begin a new account.
+
+        Of a sharded layer the latest step comes with the next report: what processes tell
+        each other of a step travels with the next one's collective. So this is no collective
+        itself, and may be called on one process alone.
 
         Example:
             >>> import torch, stochbatch
@@ -269,6 +304,6 @@ class SBS(CheckedOptimizer):
                 if steps:
                     chance, batches = means
                 tally.zero_()
-            size = real_view(entry.tensor).numel()
+            size = entry.tensor.numel() * (2 if entry.tensor.is_complex() else 1)
             rows.append(LayerRow(entry.name, entry.kind, size, chance, batches))
         return LayerReport(rows)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from stochbatch.optim.probability import compute_dtype
+from stochbatch.optim.shards import is_sharded, local, window_of
 
 
 class Slot(NamedTuple):
@@ -57,8 +58,21 @@ def real_view(tensor: Tensor) -> Tensor:
 
 
 def like(weight: Tensor, value: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a copy of ``value`` in ``dtype``, on the weight's device, in its memory layout."""
-    return torch.empty_like(weight, dtype=dtype).copy_(value)
+    """Return a copy of ``value`` in ``dtype``, on the weight's device, in its memory layout.
+
+    Of a whole tensor a sharded weight takes its part.
+    """
+    result = torch.empty_like(weight, dtype=dtype)
+    window = window_of(weight)
+    if window is not None and not is_sharded(value):
+        for axis, (start, size) in enumerate(zip(window.starts, window.part, strict=True)):
+            value = value.narrow(axis, start, size)
+    if is_sharded(value) and value.placements == weight.placements:  # type: ignore[attr-defined]
+        value = local(value)
+    if is_sharded(value):
+        return result.copy_(value)
+    local(result).copy_(value)
+    return result
 
 
 def _pairs(
@@ -113,6 +127,7 @@ def check_state(
             raise ValueError(f"state_dict has state for parameter {identifier!r}, of no group")
         if saved:
             _check_entry(identifier, saved, real_view(parameters[identifier]).shape, slots, owner)
+            _check_sharding(identifier, saved, parameters[identifier])
 
 
 def _check_entry(
@@ -133,6 +148,14 @@ def _check_entry(
                 f"{name} of parameter {identifier!r} has shape {tuple(value.shape)} "
                 f"in the state_dict, expected {slots[name].expected(shape)}"
             )
+
+
+def _check_sharding(identifier: object, saved: Mapping[str, Tensor], weight: Tensor) -> None:
+    if not is_sharded(weight) and any(is_sharded(value) for value in saved.values()):
+        raise ValueError(
+            f"the state of parameter {identifier!r} is sharded (DTensor) and the parameter is "
+            "not: load it by torch.distributed.checkpoint"
+        )
 
 
 def check_groups(

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from stochbatch.optim.pieces import memory_layout
 from stochbatch.optim.probability import compute_dtype
+from stochbatch.optim.shards import local
 from stochbatch.optim.slots import STEP, Slot, like
 
 GRAD_MEAN = "grad_mean"
@@ -64,7 +65,7 @@ def complete_state(
         state[STEP], state[SKIPPED_STEPS] = counters
         state[GRAD_MEAN] = torch.zeros_like(weight, dtype=dtype)
         state[BATCHES] = torch.ones_like(weight, dtype=torch.int32)
-        state[TALLY] = torch.zeros(_TALLY_LENGTH, device=weight.device)
+        state[TALLY] = torch.zeros(_TALLY_LENGTH, device=local(weight).device)
     if momentum and MOMENTUM_BUFFER not in state:
         state[MOMENTUM_BUFFER] = torch.zeros_like(weight, dtype=dtype)
     for name in _SHAPED:
@@ -73,15 +74,16 @@ def complete_state(
             continue
         wanted = SLOTS[name].dtype or dtype
         fits = held.dtype == wanted and held.device == weight.device
-        if not fits or (held.stride() != weight.stride() and _laid_out_apart(held, weight)):
+        if not fits or _laid_out_apart(local(held), local(weight)):
             state[name] = like(weight, held, wanted)
-    if state[TALLY].device != weight.device:
-        state[TALLY] = state[TALLY].to(weight.device)
+    if state[TALLY].device != local(weight).device:
+        state[TALLY] = state[TALLY].to(local(weight).device)
 
 
 def _laid_out_apart(held: Tensor, weight: Tensor) -> bool:
     # A weight that is a slice has a layout that no new tensor takes: its state stays as it is.
-    return memory_layout(weight) not in (None, memory_layout(held))
+    apart = held.stride() != weight.stride()
+    return apart and memory_layout(weight) not in (None, memory_layout(held))
 
 
 def counters_of(states: Mapping[Tensor, dict[str, Tensor]], device: torch.device) -> Counters:

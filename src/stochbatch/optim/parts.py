@@ -1,0 +1,219 @@
+r"""What the processes that hold parts of parameters tell each other: one collective a step.
+
+Before a step, each process adds up \|g\| over its parts. All parts of all parameters
+together make one message, and what comes back is the same on every process, so that all of
+them decide alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from stochbatch.optim.checked import Member
+from stochbatch.optim.eager import Account, account, record
+from stochbatch.optim.pieces import Window
+from stochbatch.optim.probability import accumulation_dtype
+from stochbatch.optim.roster import Layer, Roster
+from stochbatch.optim.shards import local, window_of
+
+SUM, SQUARES, COUNT, CHANCES, BATCHES = range(5)
+"""Rows of a message: sum and squared deviations of a part's gradients, its number of elements,
+and the sums of probabilities and batches of the step before."""
+
+
+class Parts:
+    """The parameters of an optimizer that are cut into parts, and what is told of them.
+
+    Args:
+        members: all parameters of the optimizer, the same on every process.
+    """
+
+    def __init__(self, members: Iterable[Member]) -> None:
+        found = {member.number: (member.tensor, window_of(member.tensor)) for member in members}
+        cut = {number: (tensor, window) for number, (tensor, window) in found.items() if window}
+        self.windows: dict[int, Window] = {number: window for number, (_, window) in cut.items()}
+        """Where each part lies, by the number of its parameter."""
+        self._columns = {number: column for column, number in enumerate(cut)}
+        tensors = [tensor for tensor, _ in cut.values()]
+        self._home = local(tensors[0]).device if tensors else torch.device("cpu")
+        self._everyone = _Everyone(tensors) if tensors else None
+        self._seating: _Seating | None = None
+        self._told: _Told | None = None
+
+    def __bool__(self) -> bool:
+        return self._everyone is not None
+
+    def listen(self) -> None:
+        """Take part in the collective of a step that finds no gradient in this process."""
+        if self._everyone is not None:
+            self._exchange(self._blank())
+
+    def _blank(self) -> Tensor:
+        dtype = accumulation_dtype(self._home)
+        return torch.zeros(5, len(self._columns), dtype=dtype, device=self._home)
+
+    def whole_sums(self, layers: Sequence[Layer], roster: Roster, sums: Tensor) -> Tensor:
+        """Return sum and squared deviations of the whole layers' |g|, given those of what is here.
+
+        The step before enters the layers' accounts on the way.
+        """
+        if self._everyone is None:
+            return sums
+        seating = self._seat(layers, roster)
+        message = self._blank()
+        message[: SQUARES + 1, seating.columns] = sums[:, seating.places].to(message)
+        message[COUNT, seating.columns] = seating.counts.to(message.dtype)
+        everyone = self._exchange(message)
+        whole = _combined(everyone[:, :, seating.columns], roster.layers.size[seating.places])
+        return sums.index_copy(1, seating.places, whole.to(sums))
+
+    def _exchange(self, message: Tensor) -> Tensor:
+        assert self._everyone is not None
+        told, self._told = self._told, None
+        if told is not None:
+            message[CHANCES:, told.columns] = told.sums.T.to(message)
+        everyone = self._everyone.gather(message)
+        if told is not None:
+            sums = everyone[:, CHANCES:, told.columns].sum(dim=0).T
+            record(told.accounts, sums.to(told.sizes.device), told.sizes, told.counts)
+        return everyone
+
+    def tell(self, layers: Sequence[Layer], roster: Roster, sums: Tensor, counts: Tensor) -> None:
+        """Enter a step into the layers' accounts: of whole ones now, of parts with the next step.
+
+        Args:
+            layers: what moved.
+            roster: facts about them.
+            sums: of their probabilities and batches, one row a layer.
+            counts: whether the step counted.
+        """
+        sizes, accounts = roster.layers.size, [account(layer) for layer in layers]
+        if self._everyone is None:
+            record(accounts, sums, sizes, counts)
+            return
+        seating = self._seat(layers, roster)
+        cut = [place for place, layer in enumerate(layers) if layer.window]
+        if len(cut) < len(layers):
+            rest = seating.rest
+            whole = [own for own, layer in zip(accounts, layers, strict=True) if not layer.window]
+            record(whole, sums[rest], sizes[rest], counts)
+        self._told = _Told(
+            [accounts[place] for place in cut],
+            seating.columns,
+            sums[seating.places],
+            sizes[seating.places],
+            counts,
+        )
+
+    def _seat(self, layers: Sequence[Layer], roster: Roster) -> _Seating:
+        if self._seating is None or self._seating.roster is not roster:
+            cut = [place for place, layer in enumerate(layers) if layer.window]
+            rest = [place for place, layer in enumerate(layers) if not layer.window]
+            columns = [self._columns[layers[place].index] for place in cut]
+            counts = [layers[place].grad.numel() for place in cut]
+            numbers = (
+                torch.tensor(each, dtype=torch.int64, device=self._home)
+                for each in (cut, columns, counts, rest)
+            )
+            self._seating = _Seating(roster, *numbers)
+        return self._seating
+
+
+class _Seating(NamedTuple):
+    """Which of a step's layers stand in which column of a message."""
+
+    roster: Roster
+    places: Tensor
+    columns: Tensor
+    counts: Tensor
+    """Number of elements of each part."""
+    rest: Tensor
+    """Places of the layers that are whole."""
+
+
+class _Told(NamedTuple):
+    """What a step did to the parts that are here; told to the others with the next one."""
+
+    accounts: list[Account]
+    columns: Tensor
+    sums: Tensor
+    sizes: Tensor
+    counts: Tensor
+
+
+class _Everyone:
+    """All processes that hold parts of these tensors."""
+
+    def __init__(self, tensors: Sequence[Any]) -> None:
+        self._mesh = max((tensor.device_mesh for tensor in tensors), key=lambda mesh: mesh.size())
+        self._ranks: list[int] = self._mesh.mesh.flatten().tolist()
+        for tensor in tensors:
+            if not set(tensor.device_mesh.mesh.flatten().tolist()) <= set(self._ranks):
+                raise ValueError(
+                    "parameters lie on meshes of which none contains the others: "
+                    f"{tensor.device_mesh} and {self._mesh}"
+                )
+        self._group = self._find_group()
+        order = _distributed().get_process_group_ranks(self._group)
+        self._of_one_copy = torch.stack([_of_one_copy(tensor, order) for tensor in tensors], dim=1)
+
+    def _find_group(self) -> Any:
+        distributed = _distributed()
+        if len(self._ranks) == distributed.get_world_size():
+            return distributed.group.WORLD
+        if self._mesh.ndim == 1:
+            return self._mesh.get_group()
+        return distributed.new_group(sorted(self._ranks), use_local_synchronization=True)
+
+    def gather(self, message: Tensor) -> Tensor:
+        """Return what every process says: processes x rows x columns.
+
+        What a process says of a part that another one has too is replaced by zeros.
+        """
+        home, wire = message.device, message
+        if home.type != self._mesh.device_type:  # parameters that wait on the host
+            wire = message.to(self._mesh.device_type)
+        result = wire.new_empty(len(self._ranks) * len(wire), wire.shape[1])
+        _gather(result, wire, self._group)
+        self._of_one_copy = self._of_one_copy.to(home)
+        everyone = result.to(home).view(len(self._ranks), *message.shape)
+        return torch.where(self._of_one_copy[:, None], everyone, 0.0)
+
+
+def _of_one_copy(tensor: Any, order: Sequence[int]) -> Tensor:
+    """Return for each process whether its part of a tensor counts: of equal parts one does."""
+    ranks = tensor.device_mesh.mesh
+    for axis, placement in enumerate(tensor.placements):
+        if placement.is_replicate():
+            ranks = ranks.narrow(axis, 0, 1)
+    counted = set(ranks.flatten().tolist())
+    return torch.tensor([rank in counted for rank in order])
+
+
+def _combined(everyone: Tensor, sizes: Tensor) -> Tensor:
+    """Return sum and squared deviations of whole tensors' |g|, from those of their parts.
+
+    Added up in the order of the processes: all of them get the same bits.
+    """
+    totals, squares, counts = everyone[:, SUM], everyone[:, SQUARES], everyone[:, COUNT]
+    total = totals.sum(dim=0)
+    # Chan, Golub, LeVeque 1979, as for the pieces of one tensor.
+    apart = totals / counts.clamp(min=1) - total / sizes
+    return torch.stack((total, (squares + counts * apart * apart).sum(dim=0)))
+
+
+def _gather(result: Tensor, message: Tensor, group: Any) -> None:
+    distributed = _distributed()
+    # The older name warns where there is the newer one.
+    newer = getattr(distributed, "all_gather_single", None)
+    (newer or distributed.all_gather_into_tensor)(result, message, group=group)
+
+
+def _distributed() -> Any:
+    import torch.distributed
+
+    return torch.distributed
