@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # makes them wait.
 ONE_THREAD := OMP_NUM_THREADS=1
 
-.PHONY: demo test test-slow lint docs bench clean
+.PHONY: demo test test-slow test-distributed lint docs bench clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -19,8 +19,11 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## train a small network on digits with SGD and with SBS
 	$(ONE_THREAD) $(BIN)/python examples/digits.py
 
-test: $(STAMP)  ## all tests but the slow ones
-	$(ONE_THREAD) $(BIN)/python -m pytest -m "not slow" -n auto
+test: $(STAMP)  ## all tests but the slow ones and those of several processes
+	$(ONE_THREAD) $(BIN)/python -m pytest -m "not slow and not distributed" -n auto
+
+test-distributed: $(STAMP)  ## the tests of several processes: DDP, FSDP2, torchrun, Ray
+	$(ONE_THREAD) $(BIN)/python -m pytest -m "distributed and not slow"
 
 test-slow: $(STAMP)  ## the slow tests alone
 	$(ONE_THREAD) $(BIN)/python -m pytest -m slow

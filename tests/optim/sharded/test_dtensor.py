@@ -1,0 +1,230 @@
+"""A sharded parameter moves as the whole one would: the same coins, and the same weights.
+
+Statistics are sums in double precision, whose order depends on how a tensor is cut. They are
+rounded to float32 before a coin sees them, so that for float32 parameters everything is the
+same to the last bit (but for one step in about 10**8, estimated). With float64 the last places
+of a weight may differ.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.optim.sharded.trainings import NAMES, Pair, compare, full, mesh_of, placements
+from tests.processes import Processes
+
+pytestmark = pytest.mark.distributed
+
+OPTIONS: list[dict[str, Any]] = [
+    {"lr": 0.1},
+    {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1, "lambd": -1.0, "steps_per_epoch": 3},
+    {"lr": 0.1, "momentum": 0.9, "momentum_mode": "push", "cross_layer": "weighted"},
+    {"lr": 0.1, "probability": 0.3, "lr_scaling": "linear", "maximize": True},
+]
+
+
+@pytest.mark.parametrize("fused", [False, True], ids=["eager", "fused"])
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("axis", [0, 1])
+def test_parts_move_as_the_whole_to_the_last_bit(
+    axis: int, options: dict[str, Any], fused: bool, two: Processes
+) -> None:
+    for collectives, different in two.run(compare, (2,), (axis,), {**options, "fused": fused}):
+        assert different == []
+        assert collectives == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("fused", [False, True], ids=["eager", "fused"])
+@pytest.mark.parametrize(
+    "axes", [(0, 0), (0, 1), (1, 0), (1, 1), (None, 0), (0, None), (None, 1)], ids=str
+)
+def test_on_a_mesh_of_two_axes(axes: tuple[int | None, ...], fused: bool, four: Processes) -> None:
+    options = {"lr": 0.1, "momentum": 0.5, "fused": fused}
+    for collectives, different in four.run(compare, (2, 2), axes, options):
+        assert different == []
+        assert collectives == [1, 1, 1, 1]
+
+
+def test_four_processes_for_tensors_with_fewer_rows(four: Processes) -> None:
+    shapes = [(2, 3), (1,), (3, 2), (5,)]
+    for collectives, different in four.run(compare, (4,), (0,), {"lr": 0.1}, shapes):
+        assert different == []
+        assert collectives == [1, 1, 1, 1]
+
+
+def test_replicated_parameters_need_no_collective(two: Processes) -> None:
+    for fused in (False, True):
+        for collectives, different in two.run(compare, (2,), (None,), {"lr": 0.1, "fused": fused}):
+            assert different == []
+            assert collectives == [0, 0, 0, 0]
+
+
+def test_parts_cut_along_several_late_dimensions(four: Processes) -> None:
+    shapes = [(3, 4, 5, 2), (40, 30, 20)]
+    for axes in ((1, 2), (2, 1)):
+        for _, different in four.run(compare, (2, 2), axes, {"lr": 0.1}, shapes):
+            assert different == []
+
+
+def _mixed_ways_of_cutting() -> tuple[list[int], list[str]]:
+    mesh = mesh_of(2)
+    ways = [placements([axis]) for axis in (0, None, 1, 0, None, 1)]
+    pair = Pair(mesh, ways, lr=0.1, momentum=0.5)
+    return [pair.step() for _ in range(4)], pair.differences()
+
+
+def test_parameters_may_be_cut_each_in_its_own_way(two: Processes) -> None:
+    for collectives, different in two.run(_mixed_ways_of_cutting):
+        assert different == []
+        assert collectives == [1, 1, 1, 1]
+
+
+def _other_dtype(name: str) -> tuple[float, bool]:
+    dtype = getattr(torch, name)
+    pair = Pair(mesh_of(2), [placements([0])] * 6, dtype=dtype, lr=0.1, momentum=0.5)
+    for _ in range(4):
+        pair.step()
+    gaps = [
+        float((whole - full(part)).abs().max())
+        for whole, part in zip(pair.whole, pair.parts, strict=True)
+    ]
+    return max(gaps), all("batches" not in name for name in pair.differences())
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-12), ("bfloat16", 0.0)])
+def test_other_dtypes(dtype: str, tolerance: float, two: Processes) -> None:
+    for gap, same_coins in two.run(_other_dtype, dtype):
+        assert same_coins
+        assert gap <= tolerance
+
+
+def _skipped_step() -> tuple[list[str], int, int]:
+    import torch.distributed as dist
+
+    pair = Pair(mesh_of(2), [placements([0])] * 6, lr=0.1)
+    pair.step()
+    pair.grads()
+    for parameter in (*pair.whole, *pair.parts):
+        if parameter is pair.whole[2]:
+            parameter.grad[-1, 0] = torch.inf
+        if parameter is pair.parts[2] and dist.get_rank() == 1:  # the last rows are there
+            parameter.grad.to_local()[-1, 0] = torch.inf
+    pair.of_whole.step()
+    pair.of_parts.step()
+    skipped = pair.of_parts.skipped_steps
+    pair.step()
+    return pair.differences(), skipped, pair.of_parts.steps
+
+
+def test_an_infinity_in_one_process_stops_the_step_in_all(two: Processes) -> None:
+    for different, skipped, steps in two.run(_skipped_step):
+        assert different == []
+        assert (skipped, steps) == (1, 2)
+
+
+def _a_gradient_is_missing_here() -> list[int]:
+    import torch.distributed as dist
+
+    pair = Pair(mesh_of(2), [placements([0])] * 6, lr=0.1)
+    counts = []
+    for missing in ((0, 3), range(6)):
+        pair.grads()
+        if dist.get_rank() == 1:
+            for number in missing:
+                pair.parts[number].grad = None
+        pair.of_parts.step()
+        counts.append(pair.of_parts.steps)
+    return counts
+
+
+def test_a_gradient_that_one_process_lacks_makes_nobody_wait(two: Processes) -> None:
+    assert two.run(_a_gradient_is_missing_here) == [[1, 2], [1, 1]]
+
+
+def _gradient_with_other_placements() -> list[str]:
+    mesh = mesh_of(2)
+    pair = Pair(mesh, [placements([0])] * 6, lr=0.1)
+    for _ in range(3):
+        pair.grads()
+        for part in pair.parts:
+            part.grad = part.grad.redistribute(mesh, placements([None]))
+        pair.of_whole.step()
+        pair.of_parts.step()
+    return pair.differences()
+
+
+def test_a_gradient_that_is_cut_otherwise_is_cut_anew(two: Processes) -> None:
+    assert two.run(_gradient_with_other_placements) == [[], []]
+
+
+def _reports(fused: bool) -> tuple[list[Any], list[Any], list[Any]]:
+    options = {"lr": 0.1, "lambd": -1.0, "fused": fused}
+    pair = Pair(mesh_of(2), [placements([axis]) for axis in (0, None, 1, 0, 1, 0)], **options)
+    for _ in range(3):
+        pair.step()
+    of_whole = [(row.size, row.probability, row.batches) for row in pair.of_whole.layer_report()]
+    pair.step()
+    seen = pair.of_parts.layer_report()
+    of_parts = [(row.size, row.probability, row.batches) for row in seen]
+    pair.step()
+    rest = [row.batches for row in pair.of_parts.layer_report()]
+    return of_whole, of_parts, rest
+
+
+@pytest.mark.parametrize("fused", [False, True], ids=["eager", "fused"])
+def test_a_report_is_of_the_whole_layers_but_for_the_latest_step(
+    fused: bool, two: Processes
+) -> None:
+    for of_whole, of_parts, rest in two.run(_reports, fused):
+        for number, (one, other) in enumerate(zip(of_whole, of_parts, strict=True)):
+            assert one[0] == other[0]
+            if number != 1:  # a replicated layer, whose latest step is in the report
+                assert other[1:] == pytest.approx(one[1:], rel=1e-5)
+        assert all(batches >= 1 for batches in rest)
+
+
+def _new_epoch() -> list[str]:
+    pair = Pair(mesh_of(2), [placements([0])] * 6, lr=0.1)
+    for _ in range(2):
+        pair.step()
+        pair.of_whole.new_epoch()
+        pair.of_parts.new_epoch()
+    pair.step()
+    return pair.differences()
+
+
+def test_a_new_epoch_forgets_the_averages_of_parts(two: Processes) -> None:
+    assert two.run(_new_epoch) == [[], []]
+
+
+def _named_mesh_and_submesh() -> tuple[list[int], list[str]]:
+    mesh = mesh_of(2, 2)
+    inner = mesh[NAMES[1]]
+    pair = Pair(mesh, [placements([0, 1])] * 6, lr=0.1)
+    # The first two parameters know nothing of the other axis.
+    for number in (0, 1):
+        value = full(pair.parts[number].data)
+        from torch.distributed.tensor import distribute_tensor
+
+        pair.parts[number] = torch.nn.Parameter(distribute_tensor(value, inner, placements([0])))
+    pair.of_parts = type(pair.of_parts)(pair.parts, lr=0.1)
+    counts = []
+    for _ in range(3):
+        pair.grads()
+        for number in (0, 1):
+            from torch.distributed.tensor import distribute_tensor
+
+            grad = pair.whole[number].grad
+            pair.parts[number].grad = distribute_tensor(grad.clone(), inner, placements([0]))
+        pair.of_whole.step()
+        pair.of_parts.step()
+        counts.append(1)
+    return counts, pair.differences()
+
+
+def test_some_parameters_on_a_part_of_the_mesh(four: Processes) -> None:
+    for _, different in four.run(_named_mesh_and_submesh):
+        assert different == []
