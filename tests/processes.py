@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
@@ -40,21 +40,27 @@ class Processes:
         for _, pipe in self._workers:
             pipe.send((function, arguments))
         deadline = time.monotonic() + TIMEOUT
-        answers = []
-        for rank, (process, pipe) in enumerate(self._workers):
-            if not pipe.poll(max(0.0, deadline - time.monotonic())):
+        answers: dict[int, Any] = {}
+        waiting = {pipe: rank for rank, (_, pipe) in enumerate(self._workers)}
+        while waiting:
+            ready = wait(list(waiting), timeout=max(0.0, deadline - time.monotonic()))
+            if not ready:
                 self.stop()
-                raise ProcessError(f"rank {rank} gave no answer in {TIMEOUT:.0f} s")
-            try:
-                fine, answer = pipe.recv()
-            except EOFError:
-                self.stop()
-                raise ProcessError(f"rank {rank} died: {process.exitcode}") from None
-            if not fine:
-                self.stop()  # the others may be waiting for it
-                raise ProcessError(f"rank {rank}:\n{answer}")
-            answers.append(answer)
-        return answers
+                raise ProcessError(f"ranks {list(waiting.values())}: no answer in {TIMEOUT:.0f} s")
+            for pipe in ready:
+                rank = waiting.pop(pipe)  # type: ignore[call-overload]
+                answers[rank] = self._answer(rank, pipe)  # type: ignore[arg-type]
+        return [answers[rank] for rank in range(self.count)]
+
+    def _answer(self, rank: int, pipe: Connection) -> Any:
+        try:
+            fine, answer = pipe.recv()
+        except EOFError:
+            fine, answer = False, "died"
+        if not fine:
+            self.stop()  # the others may be waiting for it
+            raise ProcessError(f"rank {rank}: {answer}")
+        return answer
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")

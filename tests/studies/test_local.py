@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from stochbatch.studies import SCALES, Study, collect
-from stochbatch.studies.local import StudyStopped, StudyWatcher, run_trials
+from stochbatch.studies.engine import StudyStopped, StudyWatcher
+from stochbatch.studies.local import run_trials
 from stochbatch.training import Trial
 from tests.training.runs import lasting, small_trial
 

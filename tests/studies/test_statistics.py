@@ -219,7 +219,7 @@ def test_without_its_baseline_a_claim_has_no_pairs() -> None:
 
 def test_without_a_claim_there_are_none() -> None:
     study = results([90.0])
-    plain = STUDY.model_copy(update={"claim": None})
+    plain = STUDY.model_copy(update={"claims": []})
     assert statistics(StudyResults(plain, FULL, Path(), study.cells)).claims == ()
 
 

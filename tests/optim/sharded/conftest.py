@@ -19,4 +19,3 @@ def four() -> Iterator[Processes]:
     processes = Processes(4)
     yield processes
     processes.stop()
-

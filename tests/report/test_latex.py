@@ -1,0 +1,109 @@
+"""Invariant: LaTeX would accept the tables, and print what the results say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stochbatch.report.latex import GREEK, SPECIAL, escaped, latex
+from stochbatch.report.layout import Layout
+from stochbatch.studies import SCALES, STUDIES, Study, collect
+from stochbatch.studies.statistics import statistics
+from tests.report.finished_study import comparable_study, finished_study
+from tests.report.latex_reader import LatexError, read_tables, read_text
+from tests.report.test_figures import epochs, made_up
+
+ASCII = "".join(map(chr, range(33, 127))).translate({ord("'"): None, ord("`"): None})
+
+
+@given(st.text(ASCII + " \nαβλω±≤≥äé", max_size=40))
+def test_a_text_is_printed_as_it_is(text: str) -> None:
+    assert read_text(escaped(text)) == " ".join(text.split())
+
+
+def test_every_special_letter_has_its_test() -> None:
+    letters = "".join(SPECIAL)
+    assert read_text(escaped(letters)).replace("``", "“").replace("''", "”").replace(
+        "--", "\N{EN DASH}"
+    ) == letters.replace("\N{MINUS SIGN}", "-")
+    assert len(GREEK.split()) == 25
+
+
+@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("run", [False, True])
+def test_every_study_has_tables_that_latex_accepts(name: str, run: bool, tmp_path: Path) -> None:
+    study, scale = STUDIES[name], SCALES["paper"]
+    layers = [{"kind": "conv", "size": 3, "batches": 2.5, "probability": 0.5}]
+    if run:
+        results = made_up(study, scale, epochs(0.1, layers=layers))
+    else:
+        results = collect(study, scale, tmp_path)
+    tables = read_tables(latex(Layout.of(results)))
+    cells = {axis.name: len(axis.expanded()) for axis in study.axes}
+    assert len(tables[0].columns) == len(cells) - 1 + cells[study.axes[-1].name]
+    assert len(tables) == 1 + run + bool(study.claims)
+    assert all(len(table.rows) > 1 for table in tables)
+
+
+def test_the_numbers_are_those_of_the_statistics() -> None:
+    cells, moving, claims = read_tables(latex(Layout.of(finished_study())))
+    found = statistics(finished_study())
+    assert cells.rows[0] == ["batch size", "SGD", "SBS"]
+    sgd, sbs = (f"{one.mean:.2f} ± {one.interval.half_width:.2f}" for one in found.cells)
+    assert cells.rows[1] == ["16", sgd, sbs]
+    assert moving.rows[1] == ["16", "SBS", f"{found.cells[1].update_probability:.3f}"]
+    assert claims.rows[1][:4] == ["16", "SBS", "SGD", "3"]
+    assert claims.rows[1][-1] == found.claims[0].verdict
+    assert "(1) SBS is better than SGD (method), all else being equal." in claims.caption
+
+
+def test_verdicts_of_cells_are_marks() -> None:
+    cells, *_ = read_tables(latex(Layout.of(comparable_study())))
+    assert cells.rows[1][1].endswith("↓ (99.99)")
+
+
+def test_labels_with_signs_of_latex_are_printed_as_they_are() -> None:
+    study = Study.from_text(
+        """
+        title = 'a & b_c {50 %} $x$ #1 \\\\ ~ ^'
+        [[axes]]
+        name = "share_%"
+        points = [{ label = "[a] & b" }, { label = "*_^", share = 0.5 }]
+        [[axes]]
+        name = "method"
+        field = "method"
+        values = ["sgd"]
+        """,
+        "signs",
+    )
+    (table,) = read_tables(latex(Layout.of(made_up(study, SCALES["paper"], epochs(0.1)))))
+    assert table.caption.startswith(study.title)
+    assert table.rows == [["share_%", "sgd"], ["[a] & b", "20.00"], ["*_^", "20.00"]]
+
+
+@pytest.mark.parametrize(
+    ("good", "bad"),
+    [
+        (r"\end{table}", ""),
+        (r"\toprule", ""),
+        ("16 &", "16 & &"),
+        ("16 &", "16"),
+        (r"(\%)", "(%)"),
+        (r"\& one", "& one"),
+        ("$<$methods", "<methods"),
+        (r" \pm ", "$ \\pm "),
+        ("{Two", "{{Two"),
+        ("{Two", "{Two}"),
+        ("    16", "    [16]"),
+        ("batch size &", "batch_size &"),
+        ("batch size &", "größe – &"),  # noqa: RUF001
+    ],
+)
+def test_the_reader_refuses_what_latex_would(good: str, bad: str) -> None:
+    text = latex(Layout.of(finished_study()))
+    assert good in text
+    with pytest.raises(LatexError):
+        read_tables(text.replace(good, bad, 1))
