@@ -21,32 +21,11 @@ def _unicode(name: str) -> str:
     return {"lambda": "LAMDA", "varsigma": "FINAL SIGMA"}.get(name, name.upper())
 
 
-GREEK = [
-    "alpha",
-    "beta",
-    "gamma",
-    "delta",
-    "epsilon",
-    "zeta",
-    "eta",
-    "theta",
-    "iota",
-    "kappa",
-    "lambda",
-    "mu",
-    "nu",
-    "xi",
-    "pi",
-    "rho",
-    "varsigma",
-    "sigma",
-    "tau",
-    "upsilon",
-    "phi",
-    "chi",
-    "psi",
-    "omega",
-]
+GREEK = re.findall(
+    r"\w+",
+    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho varsigma "
+    "sigma tau upsilon phi chi psi omega",
+)
 MATH = {
     r"\pm": "±",
     r"\times": "\N{MULTIPLICATION SIGN}",

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stochbatch.report.drawing import Drawing
+from stochbatch.report.drawing import Sketch
 from stochbatch.report.figures import MOST, gallery, over_trials
 from stochbatch.report.layout import Layout
 from stochbatch.studies import SCALES, STUDIES, CellOutcomes, Outcome, Scale, Study, StudyResults
@@ -26,8 +26,8 @@ def made_up(study: Study, scale: Scale, metrics: list[dict[str, Any]]) -> StudyR
     return StudyResults(study, scale, Path(), tuple(cells))
 
 
-def named(results: StudyResults) -> dict[str, Drawing]:
-    return {drawing.name: drawing for drawing in gallery(Layout.of(results)).drawings}
+def named(results: StudyResults) -> dict[str, Sketch]:
+    return {sketch.name: sketch for sketch in gallery(Layout.of(results)).sketches}
 
 
 def epochs(*rates: float, **more: Any) -> list[dict[str, Any]]:
@@ -114,8 +114,8 @@ def test_of_more_than_twelve_figures_twelve_are_drawn_and_the_rest_is_said() -> 
         "many",
     )
     found = gallery(Layout.of(made_up(study, SCALES["paper"], epochs(0.1))))
-    assert [one.name for one in found.drawings] == [f"curves-{rate}" for rate in range(1, 13)]
-    assert len(found.drawings) == MOST
+    assert [one.name for one in found.sketches] == [f"curves-{rate}" for rate in range(1, 13)]
+    assert len(found.sketches) == MOST
     (left_out,) = found.left_out
     assert left_out.text.startswith("2 more figures of accuracy over the epochs:")
     assert left_out.options == "--only rate=13"
@@ -130,7 +130,7 @@ def test_groups_without_a_trial_do_not_count() -> None:
         for cell in results.cells
     )
     found = gallery(Layout.of(replace(results, cells=cells)))
-    assert [one.name for one in found.drawings][:1] == ["curves-vgg-tiny-128-0.5"]
+    assert [one.name for one in found.sketches][:1] == ["curves-vgg-tiny-128-0.5"]
     assert found.left_out == []
 
 
@@ -158,5 +158,5 @@ def test_a_report_leaves_the_settings_of_matplotlib_alone() -> None:
     import matplotlib
 
     before = dict(matplotlib.rcParams)
-    named(two_by_two([90.0], [80.0]))
+    named(two_by_two([90.0], [80.0]))["curves-16"].drawn()
     assert dict(matplotlib.rcParams) == before

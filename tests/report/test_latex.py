@@ -19,7 +19,7 @@ from tests.report.test_figures import epochs, made_up
 ASCII = "".join(map(chr, range(33, 127))).translate({ord("'"): None, ord("`"): None})
 
 
-@given(st.text(ASCII + " \nαβλω±≤≥äé", max_size=40))
+@given(st.text(ASCII + " \nαβλω±≤≥äé", max_size=40))  # noqa: RUF001
 def test_a_text_is_printed_as_it_is(text: str) -> None:
     assert read_text(escaped(text)) == " ".join(text.split())
 
@@ -35,7 +35,7 @@ def test_every_special_letter_has_its_test() -> None:
 @pytest.mark.parametrize("name", STUDIES)
 @pytest.mark.parametrize("run", [False, True])
 def test_every_study_has_tables_that_latex_accepts(name: str, run: bool, tmp_path: Path) -> None:
-    study, scale = STUDIES[name], SCALES["paper"]
+    study, scale = STUDIES[name], SCALES["demo"]
     layers = [{"kind": "conv", "size": 3, "batches": 2.5, "probability": 0.5}]
     if run:
         results = made_up(study, scale, epochs(0.1, layers=layers))
@@ -52,7 +52,8 @@ def test_the_numbers_are_those_of_the_statistics() -> None:
     cells, moving, claims = read_tables(latex(Layout.of(finished_study())))
     found = statistics(finished_study())
     assert cells.rows[0] == ["batch size", "SGD", "SBS"]
-    sgd, sbs = (f"{one.mean:.2f} ± {one.interval.half_width:.2f}" for one in found.cells)
+    # In mathematics a space after a command is not printed.
+    sgd, sbs = (f"{one.mean:.2f} ±{one.interval.half_width:.2f}" for one in found.cells)
     assert cells.rows[1] == ["16", sgd, sbs]
     assert moving.rows[1] == ["16", "SBS", f"{found.cells[1].update_probability:.3f}"]
     assert claims.rows[1][:4] == ["16", "SBS", "SGD", "3"]

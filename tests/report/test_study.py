@@ -28,6 +28,7 @@ from tests.report.finished_study import (
     comparable_study,
     finished_study,
 )
+from tests.report.test_figures import epochs, made_up
 
 VOID = {"meta", "input", "img", "br"}
 CURVES, BATCHES = "figures/curves-16", "figures/batches-16"
@@ -75,7 +76,7 @@ def test_all_files_are_there_and_nothing_else(written: Path) -> None:
     found = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.*"))
     pictures = [f"{name}.{form}" for name in (CURVES, BATCHES) for form in ("pdf", "png")]
     tables = ["claims.csv", "table.csv", "table.md", "table.tex"]
-    assert found == sorted(["index.html", *tables, *pictures])
+    assert found == sorted(["index.html", "manifest.json", *tables, *pictures])
 
 
 def test_the_page_has_the_numbers_of_the_statistics(page: Page) -> None:
@@ -206,7 +207,7 @@ def test_pictures_are_pictures(written: Path) -> None:
 
 
 def test_a_curve_tells_its_ends_in_words() -> None:
-    drawn = gallery(Layout.of(finished_study())).drawings
+    drawn = gallery(Layout.of(finished_study())).sketches
     curves = next(one for one in drawn if one.name == "curves-16")
     done = [cell.done for cell in finished_study().cells]
     ends = [sum(one.result.curve[-1] for one in outcomes) / 3 for outcomes in done]
@@ -258,6 +259,14 @@ def test_every_study_has_a_report_before_it_is_run(name: str, tmp_path: Path) ->
     text = write_report(results, tmp_path / "report").read_text()
     Page(text)
     assert STUDIES[name].title in text
+
+
+def test_the_page_says_which_figures_are_left_out_and_how_to_get_them(tmp_path: Path) -> None:
+    results = made_up(STUDIES["partial-data"], SCALES["demo"], epochs(0.1))
+    text = write_report(results, tmp_path).read_text(encoding="utf-8")
+    Page(text)
+    assert "curves of other batch sizes than 16" in text
+    assert "<code>--only &#39;batch size=32&#39;</code>" in text
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:

@@ -80,10 +80,11 @@ def results(
     published: Published | None = None,
     only: Any = None,
     diverged: bool = False,
+    study: Study = STUDY,
 ) -> StudyResults:
     """Return a study with these accuracies, a column a cell; None is a missing trial."""
     cells = []
-    for number, cell in enumerate(STUDY.cells(scale, only)):
+    for number, cell in enumerate(study.cells(scale, only)):
         object.__setattr__(cell, "published", published)
         outcomes = []
         for seed, accuracy in enumerate(columns[number] if number < len(columns) else ()):
@@ -92,7 +93,7 @@ def results(
             over = None if accuracy is None else result(trial, accuracy, status=status)
             outcomes.append(Outcome(trial, Path(trial.folder), status, over))
         cells.append(CellOutcomes(cell, tuple(outcomes)))
-    return StudyResults(STUDY, scale, Path(), tuple(cells))
+    return StudyResults(study, scale, Path(), tuple(cells))
 
 
 # By hand, from a table of t: 97.5 % points 12.706 (1 degree of freedom), 4.3027 (2), 2.7764 (4).
@@ -149,6 +150,22 @@ def test_correction_is_over_all_claim_cells_of_the_table() -> None:
     assert sorted(claim.corrected_p for claim in found) == pytest.approx(
         [2 * first, max(2 * first, second)]
     )
+
+
+def test_the_update_probability_counts_every_weight_every_epoch_and_every_trial_alike() -> None:
+    study = results([90.0, 92.0, 94.0])
+    for outcome, chance in zip(study.cells[0].outcomes, (0.1, 0.2, None), strict=True):
+        layers = [
+            {"size": 3, "probability": chance},
+            {"size": 1, "probability": 0.5},
+            {"size": 9, "probability": None},
+        ]
+        outcome.__dict__["metrics"] = [{"layers": layers}, {"layers": layers[1:2]}, {}]
+    first = ((3 * 0.1 + 0.5) / 4 + 0.5) / 2
+    second = ((3 * 0.2 + 0.5) / 4 + 0.5) / 2
+    cells = statistics(study).cells
+    assert cells[0].update_probability == pytest.approx((first + second + 0.5) / 3)
+    assert cells[1].update_probability is None
 
 
 def test_diverged_trials_count_and_are_counted() -> None:

@@ -158,6 +158,74 @@ def test_a_study_that_cannot_be(old: str, new: str, message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+SEVERAL = """
+[[claims]]
+name = "rates"
+axis = "rate"
+better = ["0.1", "0.2"]
+than = "0.4"
+[[claims]]
+axis = "scheme"
+better = "local"
+than = "both"
+"""
+
+
+def test_one_claim_or_several_or_both() -> None:
+    assert [str(claim) for claim in Study.from_text(OWN, "own").claims] == [
+        "both is better than local (scheme), all else being equal."
+    ]
+    text = OWN.replace("[0.1, 0.2]", "[0.1, 0.2, 0.4]") + SEVERAL
+    first, second, third = Study.from_text(text, "own").claims
+    assert (first.better, second.better, third.better) == (("both",), ("0.1", "0.2"), ("local",))
+    assert [first.chooses, second.chooses] == [False, True]
+    assert str(second) == (
+        "rates: the best of “0.1”, “0.2” is better than 0.4 (rate), all else being equal."
+    )
+
+
+def test_a_study_without_a_claim_has_none() -> None:
+    assert Study.from_text(OWN.split("[claim]")[0], "own").claims == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            'better = ["0.1", "0.2"]',
+            "better = []",
+            "the claim on 'rate' has a side without a label",
+        ),
+        ('better = ["0.1", "0.2"]', 'better = ["0.1", "0.3"]', "the claim names '0.3', 'rate' has"),
+        ('than = "0.4"', 'than = ["0.4", "0.1"]', "the claim on 'rate' names '0.1' twice"),
+        ('better = "local"', 'name = "rates"\nbetter = "local"', "two claims are called 'rates'"),
+        ('"local"\nthan = "both"', '"both"\nthan = "local"', "two claims are called 'both is"),
+        ('axis = "rate"', "", "claims.1.axis: field required"),
+        ('than = "0.4"', "than = 0.4", "claims.1.than: input should be a valid tuple"),
+    ],
+)
+def test_claims_that_cannot_be(old: str, new: str, message: str) -> None:
+    text = OWN.replace("[0.1, 0.2]", "[0.1, 0.2, 0.4]")
+    with pytest.raises(StudyError, match=re.escape(message)) as caught:
+        Study.from_text(text + SEVERAL.replace(old, new, 1), "own")
+    assert "\n" not in str(caught.value)
+
+
+def test_the_claims_on_readings_compare_what_they_say() -> None:
+    study = STUDIES["readings"]
+    assert len(study.claims) == 10
+    fields = {cell.key[0]: cell.fields for cell in study.cells(PAPER)}
+    tuned = study.claims[0]
+    assert [fields[label]["lr"] for label in tuned.better] == [0.2, 0.1, 0.05, 0.025]
+    assert [fields[label]["lr"] for label in tuned.than] == [0.2, 0.1, 0.05, 0.025]
+    assert {fields[label]["method"] for label in tuned.better} == {"sbs"}
+    assert {fields[label]["method"] for label in tuned.than} == {"sgd"}
+    for claim in study.claims[1:5]:
+        (better,), (than,) = claim.better, claim.than
+        assert fields[better]["lr"] == fields[than]["lr"]
+        assert (fields[better]["method"], fields[than]["method"]) == ("sbs", "sgd")
+
+
 def test_a_cell_that_cannot_be_is_named() -> None:
     study = Study.from_text(OWN.replace("[0.1, 0.2]", "[0.1, -1]"), "own")
     message = "own, rate -1, batch size 16, scheme local: lr: input should be greater"

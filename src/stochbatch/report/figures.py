@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from stochbatch.report.curve import batches_by_kind
-from stochbatch.report.drawing import Drawing, Sketch, draw_line, style, style_at
+from stochbatch.report.drawing import Sketch, draw_line, style, style_at
 from stochbatch.report.layout import BATCH_SIZE, Layout, joined, number
 from stochbatch.studies.results import CellOutcomes, Outcome
 from stochbatch.studies.statistics import accuracies
@@ -40,9 +40,9 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Gallery:
-    """The figures of a report."""
+    """The figures of a report, ready to be drawn."""
 
-    drawings: list[Drawing]
+    sketches: list[Sketch]
     left_out: list[LeftOut]
 
 
@@ -62,7 +62,7 @@ def gallery(layout: Layout) -> Gallery:
         if more := there[MOST:]:
             text = f"{len(more)} more figures of {what}: there are never more than {MOST} of a kind"
             left_out.append(LeftOut(text, _options(more[0][0])))
-    return Gallery([sketch.drawn() for sketch in _named_apart(sketches)], left_out)
+    return Gallery(_named_apart(sketches), left_out)
 
 
 def over_trials(
@@ -105,8 +105,8 @@ def _options(group: Group) -> str:
 
 
 def _line_axis(layout: Layout) -> str:
-    claim = layout.results.study.claim
-    return claim.axis if claim else layout.axes[-1]
+    claims = layout.results.study.claims
+    return claims[0].axis if claims else layout.axes[-1]
 
 
 def _fixed(layout: Layout, *but: str) -> list[Group]:

@@ -15,6 +15,7 @@ from stochbatch.studies.statistics import (
     StudyStatistics,
     statistics,
 )
+from stochbatch.studies.study import Cell
 
 BATCH_SIZE = "batch size"
 NONE = "\N{EN DASH}"
@@ -57,10 +58,25 @@ class Layout:
         """Statistics of the cells by their labels."""
         return {found.cell.key: found for found in self.statistics.cells}
 
+    @property
+    def claims(self) -> tuple[ClaimStatistics, ...]:
+        """What the trials say on the claims, in all their places."""
+        return self.statistics.claims
+
     @cached_property
-    def claims_by_key(self) -> dict[tuple[str, ...], ClaimStatistics]:
-        """Statistics of the claims by their cells' labels."""
-        return {found.cell.key: found for found in self.statistics.claims}
+    def place_axes(self) -> list[str]:
+        """Names of the axes that tell the places of a claim apart."""
+        about = {claim.axis for claim in self.results.study.claims}
+        return [axis for axis in self.axes if about != {axis}]
+
+    @property
+    def moving(self) -> list[CellStatistics]:
+        """The cells whose weights move at random, each with its update probability."""
+        return [found for found in self.statistics.cells if found.update_probability is not None]
+
+    def claims_on(self, cell: Cell) -> list[ClaimStatistics]:
+        """Return the claims that a cell is claimed to be better in."""
+        return [found for found in self.claims if found.cell.key == cell.key]
 
     @cached_property
     def outcomes_by_key(self) -> dict[tuple[str, ...], CellOutcomes]:
@@ -96,7 +112,7 @@ class Layout:
         of_cells: Counter[str] = Counter(
             found.verdict for found in self.statistics.cells if found.verdict
         )
-        of_claims: Counter[str] = Counter(found.verdict for found in self.statistics.claims)
+        of_claims: Counter[str] = Counter(found.verdict for found in self.claims)
         return "; ".join(
             f"{what} " + ", ".join(f"{counted[name]} {name}" for name in sorted(counted))
             for what, counted in (("cells", of_cells), ("claims", of_claims))
@@ -147,6 +163,11 @@ def probability(value: float | None) -> str:
     if value is None:
         return NONE
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def share(value: float | None) -> str:
+    """Return an update probability."""
+    return NONE if value is None else f"{value:.3f}"
 
 
 def ours(found: CellStatistics) -> str:

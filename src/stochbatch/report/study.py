@@ -4,31 +4,34 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib import resources
 from pathlib import Path
+from typing import BinaryIO
 from urllib.parse import quote
 
 from stochbatch.data.atomic import write_atomically
 from stochbatch.data.optional import optional
+from stochbatch.report import claims
 from stochbatch.report import layout as words
-from stochbatch.report.figures import Gallery, gallery
+from stochbatch.report.drawing import Drawing
+from stochbatch.report.figures import LeftOut, gallery
+from stochbatch.report.latex import latex
 from stochbatch.report.layout import Layout
-from stochbatch.report.tables import (
-    CLAIM_COLUMNS,
-    claim_row,
-    claim_sentence,
-    comma_separated,
-    latex,
-    markdown,
-    published_mean,
+from stochbatch.report.manifest import (
+    FIGURES,
+    digest,
+    read_manifest,
+    remove_old,
+    write_manifest,
 )
+from stochbatch.report.tables import cells_csv, claims_csv, markdown, published_mean
 from stochbatch.studies.results import Outcome, StudyResults
 from stochbatch.studies.statistics import CellStatistics
 
 PAGE = "index.html"
-FIGURES = "figures"
 TEMPLATE = "page.html.jinja"
 FACTS = {
     "stochbatch": "stochbatch",
@@ -52,13 +55,16 @@ def write_report(results: StudyResults, folder: str | os.PathLike[str]) -> Path:
     """Write the report of a study, as far as it has been run.
 
     The folder then has ``index.html``, which holds all its pictures and opens by a double
-    click without a network, ``table.md``, ``table.csv``, ``table.tex``, and ``figures/`` with
-    every figure as PNG and PDF. The same results give the same bytes, but for the section
-    with the id ``times``: it tells times and machines, which may differ from run to run.
+    click without a network, ``table.md``, ``table.tex``, ``table.csv``, ``claims.csv`` if the
+    study claims something, and ``figures/`` with every figure as PNG and PDF. What an earlier
+    report made there and this one does not is removed; other files stay. The same results
+    give the same bytes, but for the page's section with the id ``times``: it tells times and
+    machines, which may differ from run to run.
 
     Args:
         results: from `stochbatch.studies.collect`.
         folder: where to; made if it is not there, and files of these names are replaced.
+            ``manifest.json`` remembers which files the report made.
 
     Returns:
         The page's path.
@@ -68,27 +74,46 @@ def write_report(results: StudyResults, folder: str | os.PathLike[str]) -> Path:
     """
     folder = Path(folder)
     layout = Layout.of(results)
-    figures = gallery(layout)
+    found = gallery(layout)
+    figures = [sketch.drawn() for sketch in found.sketches]
     files: dict[str, bytes] = {
         "table.md": markdown(layout).encode(),
-        "table.csv": comma_separated(layout).encode(),
+        "table.csv": cells_csv(layout).encode(),
         "table.tex": latex(layout).encode(),
     }
-    for figure in figures.drawings:
+    if layout.claims:
+        files["claims.csv"] = claims_csv(layout).encode()
+    for figure in figures:
         files[f"{FIGURES}/{figure.name}.png"] = figure.png
         files[f"{FIGURES}/{figure.name}.pdf"] = figure.pdf
     # The page comes last: where it is, everything that it links to is there too.
-    files[PAGE] = page(layout, figures, folder).encode()
+    files[PAGE] = page(layout, figures, found.left_out, folder).encode()
     try:
-        (folder / FIGURES).mkdir(parents=True, exist_ok=True)
-        for name, content in files.items():
-            _write(folder / name, content)
+        _write(folder, files)
     except OSError as error:
         raise ReportError(f"cannot write {folder}: {error.strerror or error}") from error
     return folder / PAGE
 
 
-def page(layout: Layout, figures: Gallery, folder: Path) -> str:
+def _write(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write the files of a report, and remove those that only an earlier one had."""
+    (folder / FIGURES).mkdir(parents=True, exist_ok=True)
+    # The page is always there, and has times in it, which a manifest need not have.
+    ours = {name: digest(content) for name, content in files.items() if name != PAGE}
+    before = read_manifest(folder)
+    # Listed before they are there: a report that is killed leaves nothing unlisted.
+    write_manifest(folder, {**before, **ours})
+    for name, content in files.items():
+        write_atomically(folder / name, partial(_put, content))
+    remove_old(folder, before, ours)
+    write_manifest(folder, ours)
+
+
+def _put(content: bytes, file: BinaryIO) -> None:
+    file.write(content)
+
+
+def page(layout: Layout, figures: list[Drawing], left_out: list[LeftOut], folder: Path) -> str:
     """Return the page as it is to lie in ``folder``, from which its links go out."""
     jinja2 = optional("jinja2")
     environment = jinja2.Environment(
@@ -107,11 +132,12 @@ def page(layout: Layout, figures: Gallery, folder: Path) -> str:
         maxima=any(
             found.cell.published and found.cell.published.max for found in layout.by_key.values()
         ),
-        claim=claim_sentence(layout) if layout.statistics.claims else None,
-        claim_columns=CLAIM_COLUMNS,
-        claims=[(found, claim_row(found)) for found in layout.statistics.claims],
-        figures=figures.drawings,
-        left_out=figures.left_out,
+        claim_head=claims.head(layout),
+        claim_rows=[(found, claims.row(layout, found)) for found in layout.claims],
+        claim_numbers=len(claims.NUMBERS),
+        claim_notes=claims.notes(layout),
+        figures=figures,
+        left_out=left_out,
         figures_folder=FIGURES,
         runs=[
             (cell.cell, [Link.to(one, folder) for one in cell.outcomes])
@@ -136,24 +162,26 @@ class Place:
     diverged: int
     best: str
     published_best: str
+    moves: str | None
+    """Mean update probability, where weights move at random."""
 
 
 def _place(layout: Layout, row: tuple[str, ...], column: str) -> Place | None:
     found: CellStatistics | None = layout.cell(row, column)
     if found is None:
         return None
-    claim = layout.claims_by_key.get(found.cell.key)
+    verdicts = [words.verdict(found), *(claim.verdict for claim in layout.claims_on(found.cell))]
     published = found.cell.published
+    moves = found.update_probability
     return Place(
-        key=" ".join(
-            [str(found.cell), words.verdict(found), claim.verdict if claim else ""]
-        ).lower(),
+        key=" ".join([str(found.cell), *verdicts]).lower(),
         ours=words.ours(found),
         published=published_mean(found),
         verdict=words.verdict(found),
         diverged=found.diverged,
         best=f"{words.number(found.best)}; {words.number(found.mean_best)}",
         published_best=words.number(published.max if published else None),
+        moves=None if moves is None else words.share(moves),
     )
 
 
@@ -200,7 +228,3 @@ def _duration(outcomes: Iterable[Outcome]) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02} min {rest:02} s"
-
-
-def _write(path: Path, content: bytes) -> None:
-    write_atomically(path, lambda file: file.write(content))

@@ -1,4 +1,4 @@
-"""The tables of a report as Markdown, CSV and LaTeX."""
+"""The tables of a report as Markdown and CSV."""
 
 from __future__ import annotations
 
@@ -6,64 +6,11 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 
-from stochbatch.report.layout import (
-    NONE,
-    Layout,
-    between,
-    number,
-    ours,
-    probability,
-    signed,
-    verdict,
-)
+from stochbatch.report import claims
+from stochbatch.report.layout import NONE, Layout, number, ours, share, verdict
 from stochbatch.studies.statistics import CellStatistics, ClaimStatistics, Interval
 
-CLAIM_COLUMNS = (
-    "pairs",
-    "difference",
-    "95 % interval (t)",
-    "95 % interval (bootstrap)",
-    "p",
-    "p corrected",
-    "verdict",
-)
-LATEX_MARKS = {"agrees": "$^{=}$", "higher": r"$^{\uparrow}$", "lower": r"$^{\downarrow}$"}
-LATEX_SPECIAL = {
-    "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    NONE: "--",
-    "<": "$<$",
-    ">": "$>$",
-}
-
-
-def claim_sentence(layout: Layout) -> str:
-    """Return the study's claim in words."""
-    claim = layout.results.study.claim
-    assert claim is not None
-    return f"{claim.better} is better than {claim.than} ({claim.axis}), all else being equal."
-
-
-def claim_row(found: ClaimStatistics) -> list[str]:
-    """Return what `CLAIM_COLUMNS` name."""
-    return [
-        str(found.pairs),
-        signed(found.difference),
-        between(found.interval),
-        between(found.bootstrap),
-        probability(found.p),
-        probability(found.corrected_p),
-        found.verdict,
-    ]
+STATUSES = ("finished", "diverged", "failed", "missing")
 
 
 def markdown(layout: Layout) -> str:
@@ -81,68 +28,54 @@ def markdown(layout: Layout) -> str:
         "Each cell: mean ± half of the 95 % interval (trials); published mean; verdict.",
         _markdown_table([*layout.axes[:-1], *layout.columns], cells),
     ]
-    if layout.statistics.claims:
-        claims = [[*found.cell.key, *claim_row(found)] for found in layout.statistics.claims]
+    if layout.moving:
         parts += [
-            f"Claim: {claim_sentence(layout)}",
-            _markdown_table([*layout.axes, *CLAIM_COLUMNS], claims),
+            UPDATE_PROBABILITY,
+            _markdown_table([*layout.axes, "update probability"], probability_rows(layout)),
+        ]
+    if layout.claims:
+        parts += [
+            "\n".join(f"{number}. {claim}" for number, claim in enumerate(study.claims, 1)),
+            " ".join(claims.notes(layout)),
+            _markdown_table(
+                claims.head(layout), [claims.row(layout, found) for found in layout.claims]
+            ),
         ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def comma_separated(layout: Layout) -> str:
+UPDATE_PROBABILITY = (
+    "Mean update probability: with which a weight moves in a step, over weights, epochs and trials."
+)
+
+
+def probability_rows(layout: Layout) -> list[list[str]]:
+    """Return the cells whose weights move at random, with their mean update probability."""
+    return [[*found.cell.key, share(found.update_probability)] for found in layout.moving]
+
+
+def cells_csv(layout: Layout) -> str:
     """Return one line a cell with all its numbers in full."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(
-        [
-            *layout.axes,
-            *("n", "finished", "diverged", "failed", "missing"),
-            *("mean", "std", "low", "high", "best", "mean_best"),
-            *("published_mean", "published_max", "verdict"),
-            *("pairs", "difference", "difference_low", "difference_high"),
-            *("bootstrap_low", "bootstrap_high", "p", "corrected_p", "claim_verdict"),
-        ]
-    )
-    for found in layout.statistics.cells:
-        writer.writerow(
-            [*found.cell.key, *_cell_numbers(layout, found), *_claim_numbers(layout, found)]
-        )
-    return text.getvalue()
+    head = [
+        *layout.axes,
+        *("n", *STATUSES),
+        *("mean", "std", "low", "high", "best", "mean_best", "update_probability"),
+        *("published_mean", "published_max", "verdict"),
+    ]
+    rows = [[*found.cell.key, *_cell_numbers(layout, found)] for found in layout.statistics.cells]
+    return _comma_separated(head, rows)
 
 
-def latex(layout: Layout) -> str:
-    """Return the tables in LaTeX, with the rules of the package booktabs."""
-    study = layout.results.study
-    cells = [
-        [*map(_latex_text, row), *(_latex_cell(layout.cell(row, name)) for name in layout.columns)]
-        for row in layout.rows
+def claims_csv(layout: Layout) -> str:
+    """Return one line for each claim in each place, with all its numbers in full."""
+    head = [
+        *("claim", "axis"),
+        *layout.place_axes,
+        *("better", "better_among", "than", "than_among"),
+        *("pairs", "difference", "difference_low", "difference_high"),
+        *("bootstrap_low", "bootstrap_high", "p", "corrected_p", "verdict"),
     ]
-    caption = (
-        f"{study.title}. {study.caption} Mean ± half of the 95 % interval over the trials, in "
-        f"brackets the published mean. {layout.results.scale.summary} {layout.comparable}"
-    )
-    parts = [
-        "% needs \\usepackage{booktabs}",
-        _latex_table(
-            caption,
-            [*layout.axes[:-1], *layout.columns],
-            cells,
-            len(layout.axes) - 1,
-            marks=layout.results.scale.comparable,
-        ),
-    ]
-    if layout.statistics.claims:
-        rows = [[*found.cell.key, *claim_row(found)] for found in layout.statistics.claims]
-        parts.append(
-            _latex_table(
-                f"{study.title}. Claim: {claim_sentence(layout)}",
-                [*layout.axes, *CLAIM_COLUMNS],
-                [[_latex_text(text) for text in row] for row in rows],
-                len(layout.axes),
-            )
-        )
-    return "\n".join(parts)
+    return _comma_separated(head, (_claim_numbers(layout, found) for found in layout.claims))
 
 
 def published_mean(found: CellStatistics) -> str:
@@ -163,31 +96,48 @@ def _markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     )
 
 
+def _comma_separated(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(head)
+    writer.writerows(rows)
+    return text.getvalue()
+
+
 def _cell_numbers(layout: Layout, found: CellStatistics) -> list[object]:
     outcomes = layout.outcomes_by_key[found.cell.key].outcomes
-    counts = [
-        sum(outcome.status == status for outcome in outcomes)
-        for status in ("finished", "diverged", "failed", "missing")
-    ]
+    counts = [sum(outcome.status == status for outcome in outcomes) for status in STATUSES]
     published = found.cell.published
     return [
         found.n,
         *counts,
         *map(_full, (found.mean, found.std, *_ends(found.interval), found.best, found.mean_best)),
+        _full(found.update_probability),
         *map(_full, (published.mean, published.max) if published else (None, None)),
         verdict(found),
     ]
 
 
-def _claim_numbers(layout: Layout, found: CellStatistics) -> list[object]:
-    claim = layout.claims_by_key.get(found.cell.key)
-    if claim is None:
-        return [""] * 9
-    ends = (*_ends(claim.interval), *_ends(claim.bootstrap))
+def _claim_numbers(layout: Layout, found: ClaimStatistics) -> list[object]:
+    axis = found.claim.axis
+    numbers = (
+        found.difference,
+        *_ends(found.interval),
+        *_ends(found.bootstrap),
+        found.p,
+        found.corrected_p,
+    )
     return [
-        claim.pairs,
-        *map(_full, (claim.difference, *ends, claim.p, claim.corrected_p)),
-        claim.verdict,
+        claims.title(layout, found.claim),
+        axis,
+        *(found.place.get(name, "") for name in layout.place_axes),
+        found.cell.coordinates[axis],
+        found.among,
+        "" if found.baseline is None else found.baseline.coordinates[axis],
+        found.baseline_among,
+        found.pairs,
+        *map(_full, numbers),
+        found.verdict,
     ]
 
 
@@ -197,38 +147,3 @@ def _ends(interval: Interval | None) -> tuple[float | None, float | None]:
 
 def _full(value: float | None) -> str:
     return "" if value is None else f"{value:.10g}"
-
-
-def _latex_cell(found: CellStatistics | None) -> str:
-    if found is None or found.mean is None:
-        return "--"
-    half = rf" \pm {number(found.interval.half_width)}" if found.interval else ""
-    published = f" ({published_mean(found)})" if found.cell.published else ""
-    return f"${number(found.mean)}{half}${LATEX_MARKS.get(found.verdict or '', '')}{published}"
-
-
-def _latex_table(
-    caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], left: int, marks: bool = False
-) -> str:
-    if marks:
-        caption += " Equal sign: it agrees with the article; arrows: ours is higher, or lower."
-    columns = "l" * left + "r" * (len(head) - left)
-    lines = [
-        r"\begin{table}",
-        r"  \centering",
-        rf"  \caption{{{_latex_text(caption)}}}",
-        rf"  \begin{{tabular}}{{{columns}}}",
-        r"    \toprule",
-        rf"    {' & '.join(map(_latex_text, head))} \\",
-        r"    \midrule",
-        *(rf"    {' & '.join(row)} \\" for row in rows),
-        r"    \bottomrule",
-        r"  \end{tabular}",
-        r"\end{table}",
-        "",
-    ]
-    return "\n".join(lines)
-
-
-def _latex_text(text: str) -> str:
-    return "".join(LATEX_SPECIAL.get(letter, letter) for letter in text)

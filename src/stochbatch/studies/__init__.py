@@ -1,9 +1,10 @@
 """Many trials: the article's tables as grids, the engines that run them, statistics over them."""
 
+from stochbatch.studies.claim import Claim
 from stochbatch.studies.published import Published
 from stochbatch.studies.results import CellOutcomes, Outcome, StudyResults, collect
 from stochbatch.studies.scales import SCALES, Scale
-from stochbatch.studies.study import STUDIES, Axis, Cell, Claim, Study, StudyError
+from stochbatch.studies.study import STUDIES, Axis, Cell, Study, StudyError
 
 __all__ = [
     "SCALES",

@@ -2,14 +2,14 @@ r"""What a study's trials say: means with intervals, differences paired by seed,
 
 All numbers are of a trial's ``accuracy.mean``, in percent. With :math:`n` trials of mean
 :math:`m` and standard deviation :math:`s` the interval is
-:math:`m \pm t_{0.975,\,n-1}\, s / \sqrt n`. Nothing here reads a file or draws at random, but
-for the bootstrap, whose generator has a fixed seed: the same results give the same numbers.
+:math:`m \pm t_{0.975,\,n-1}\, s / \sqrt n`. Nothing here draws at random but for
+the bootstrap, whose generator has a fixed seed: the same results give the same numbers.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
+from stochbatch.studies.claim import Claim
 from stochbatch.studies.results import CellOutcomes, Outcome, StudyResults
 from stochbatch.studies.study import Cell
 
@@ -73,17 +74,27 @@ class CellStatistics:
     """One reading of a table's "max": the best epoch of any trial."""
     mean_best: float | None
     """The other: the mean over the trials of each one's best epoch."""
+    update_probability: float | None
+    """With which a weight moves in a step: mean over weights, epochs and trials.
+    None where the method is not SBS."""
     verdict: CellVerdict | None
     """Against the article; None where it is not comparable."""
 
 
 @dataclass(frozen=True)
 class ClaimStatistics:
-    """What the trials say on the claim that ``cell`` is better than ``baseline``."""
+    """What the trials say on a claim in one place of the grid."""
 
+    claim: Claim
+    place: Mapping[str, str]
+    """Labels on all axes but the claim's."""
     cell: Cell
+    """The side that is claimed to be better. Of several labels the one with the highest mean."""
+    among: int
+    """Labels of that side with a trial, from which it was chosen."""
     baseline: Cell | None
-    """None if it is not among the cells looked at."""
+    """The other side; None if it is not among the cells looked at."""
+    baseline_among: int
     pairs: int
     """Seeds with which both have been run."""
     difference: float | None
@@ -94,13 +105,13 @@ class ClaimStatistics:
     p: float | None
     """Two-sided, of the paired t test."""
     corrected_p: float | None
-    """After Holm's correction over all claim cells of the study."""
+    """After Holm's correction over all claims of the study, in all their places."""
     verdict: ClaimVerdict
 
 
 @dataclass(frozen=True)
 class StudyStatistics:
-    """All cells, and all cells for which the study claims something, in the study's order."""
+    """All cells, and all claims with the places they are about, in the study's order."""
 
     cells: tuple[CellStatistics, ...]
     claims: tuple[ClaimStatistics, ...]
@@ -229,6 +240,42 @@ def accuracies(outcomes: Sequence[Outcome]) -> dict[int, float]:
     }
 
 
+def update_probability(metrics: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the mean update probability of a run over its weights and epochs.
+
+    As printed (``lr_scaling="none"``) SBS moves a weight at the learning rate, but only with
+    this probability: the rate times it is the one at which SGD has the same mean step.
+
+    Args:
+        metrics: the lines of ``metrics.jsonl``.
+
+    Returns:
+        The mean, in which every weight and every epoch counts alike; None without layers.
+
+    Example:
+        >>> from stochbatch.studies.statistics import update_probability
+        >>> layers = [{"size": 3, "probability": 0.5}, {"size": 1, "probability": 0.1}]
+        >>> round(update_probability([{"epoch": 0, "layers": layers}]), 3)
+        0.4
+    """
+    means = []
+    for line in metrics:
+        layers = [
+            (layer["size"], layer["probability"])
+            for layer in line.get("layers") or ()
+            if layer.get("probability") is not None
+        ]
+        if size := sum(size for size, _ in layers):
+            means.append(math.fsum(size * probability for size, probability in layers) / size)
+    return _mean(means) if means else None
+
+
+def _probability_of(cell: CellOutcomes) -> float | None:
+    found = [update_probability(outcome.metrics) for outcome in cell.done]
+    there = [probability for probability in found if probability is not None]
+    return _mean(there) if there else None
+
+
 def _of_cell(cell: CellOutcomes, comparable: bool) -> CellStatistics:
     values = list(accuracies(cell.outcomes).values())
     bests = [
@@ -247,6 +294,7 @@ def _of_cell(cell: CellOutcomes, comparable: bool) -> CellStatistics:
         interval=interval,
         best=max(bests, default=None),
         mean_best=_mean(bests) if bests else None,
+        update_probability=_probability_of(cell),
         verdict=cell_verdict(
             None if published is None else published.mean, interval, len(values), comparable
         ),
@@ -254,24 +302,46 @@ def _of_cell(cell: CellOutcomes, comparable: bool) -> CellStatistics:
 
 
 def _of_claims(results: StudyResults) -> tuple[ClaimStatistics, ...]:
-    claim = results.study.claim
-    if claim is None:
-        return ()
-    by_key = {cell.cell.key: cell for cell in results.cells}
-    found: list[dict[str, Any]] = []
-    for cell in results.cells:
-        if cell.cell.coordinates[claim.axis] == claim.better:
-            other = {**cell.cell.coordinates, claim.axis: claim.than}
-            found.append(_compared(cell, by_key.get(tuple(other.values()))))
-    corrected = holm([compared["p"] for compared in found])
+    found = [row for claim in results.study.claims for row in _rows(claim, results.cells)]
+    corrected = holm([row["p"] for row in found])
     return tuple(
         ClaimStatistics(
-            **compared,
-            corrected_p=p,
-            verdict=claim_verdict(compared["difference"], p, compared["pairs"]),
+            **row, corrected_p=p, verdict=claim_verdict(row["difference"], p, row["pairs"])
         )
-        for compared, p in zip(found, corrected, strict=True)
+        for row, p in zip(found, corrected, strict=True)
     )
+
+
+def _rows(claim: Claim, cells: Sequence[CellOutcomes]) -> Iterator[dict[str, Any]]:
+    """Yield what the trials say on a claim, place by place."""
+    places: dict[tuple[str, ...], dict[str, CellOutcomes]] = {}
+    for cell in cells:
+        place = tuple(label for axis, label in cell.cell.coordinates.items() if axis != claim.axis)
+        places.setdefault(place, {})[cell.cell.coordinates[claim.axis]] = cell
+    for there in places.values():
+        ours, among = best_of([there[label] for label in claim.better if label in there])
+        theirs, baseline_among = best_of([there[label] for label in claim.than if label in there])
+        if ours is None:
+            continue
+        coordinates = ours.cell.coordinates.items()
+        yield {
+            "claim": claim,
+            "place": {axis: label for axis, label in coordinates if axis != claim.axis},
+            "among": among,
+            "baseline_among": baseline_among,
+            **_compared(ours, theirs),
+        }
+
+
+def best_of(cells: Sequence[CellOutcomes]) -> tuple[CellOutcomes | None, int]:
+    """Return the cell with the highest mean accuracy, and how many have one.
+
+    Of equal means the first is taken, and so is the first cell if none has a trial yet.
+    """
+    means = [list(accuracies(cell.outcomes).values()) for cell in cells]
+    ranks = [_mean(values) if values else -math.inf for values in means]
+    best = max(range(len(cells)), key=ranks.__getitem__, default=None)
+    return (None if best is None else cells[best]), sum(map(bool, means))
 
 
 def _compared(cell: CellOutcomes, baseline: CellOutcomes | None) -> dict[str, Any]:

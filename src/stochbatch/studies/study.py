@@ -20,12 +20,18 @@ A study is a TOML file::
 
     [[axes]]
     name = "rate"                 # or points with labels of their own
-    points = [{ label = "fast", lr = 0.2 }, { label = "slow", lr = 0.05 }]
+    points = [{ label = "fast", lr = 0.2 }, { label = "slow", lr = 0.05 }, { label = "still" }]
 
     [claim]                       # what is compared, within cells that differ in this axis alone
     axis = "method"
     better = "sbs"
     than = "sgd"
+
+    [[claims]]                    # or several; of a list the best stands for it
+    name = "at any rate"
+    axis = "rate"
+    better = ["fast", "slow"]
+    than = "still"
 """
 
 from __future__ import annotations
@@ -43,6 +49,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from stochbatch.optim import METHODS
 from stochbatch.registry import Registry
+from stochbatch.studies.claim import Claim
 from stochbatch.studies.published import Published, published_value
 from stochbatch.studies.scales import Scale
 from stochbatch.training import Trial, TrialError
@@ -110,16 +117,6 @@ class Point:
     fields: Mapping[str, Any]
 
 
-class Claim(BaseModel):
-    """That one point of an axis is better than another, in every cell of the rest."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    axis: str
-    better: str
-    than: str
-
-
 @dataclass(frozen=True)
 class Cell:
     """One number of a table: where it stands, the trials behind it, what the article says."""
@@ -157,24 +154,42 @@ class Study(BaseModel):
     """Caption of the article's figure that goes with it."""
     base: dict[str, Any] = Field(default_factory=dict)
     axes: list[Axis] = Field(min_length=1)
-    claim: Claim | None = None
+    claims: list[Claim] = Field(default_factory=list)
+    """A single one may be given as ``claim``."""
     repetitions: int | None = Field(None, ge=1)
     """Trials of each cell; by default the scale's."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_claims(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping) or not isinstance(given.get("claims", []), list):
+            return given
+        single = [given["claim"]] if given.get("claim") is not None else []
+        fields = {name: value for name, value in given.items() if name != "claim"}
+        return {**fields, "claims": [*single, *fields.get("claims", [])]}
 
     @model_validator(mode="after")
     def _check(self) -> Study:
         names = [axis.name for axis in self.axes]
         if len(set(names)) != len(names):
             raise ValueError(f"two axes have one name: {names}")
-        if self.claim is not None:
-            axis = next((axis for axis in self.axes if axis.name == self.claim.axis), None)
-            if axis is None:
-                raise ValueError(f"the claim is about {self.claim.axis!r}, axes are {names}")
-            labels = [point.label for point in axis.expanded()]
-            for label in (self.claim.better, self.claim.than):
-                if label not in labels:
-                    raise ValueError(f"the claim names {label!r}, {axis.name!r} has {labels}")
+        for claim in self.claims:
+            self._check_claim(claim)
+        # The same claim twice would be corrected for twice, two of one name be taken for one.
+        texts = [claim.name or str(claim) for claim in self.claims]
+        if twice := [text for text in texts if texts.count(text) > 1]:
+            raise ValueError(f"two claims are called {twice[0]!r}")
         return self
+
+    def _check_claim(self, claim: Claim) -> None:
+        axis = next((axis for axis in self.axes if axis.name == claim.axis), None)
+        if axis is None:
+            names = [axis.name for axis in self.axes]
+            raise ValueError(f"the claim is about {claim.axis!r}, axes are {names}")
+        labels = [point.label for point in axis.expanded()]
+        for label in (*claim.better, *claim.than):
+            if label not in labels:
+                raise ValueError(f"the claim names {label!r}, {axis.name!r} has {labels}")
 
     def cells(self, scale: Scale, only: Mapping[str, Sequence[str]] | None = None) -> list[Cell]:
         """Return the cells at a scale, in the order of the axes.

@@ -1,0 +1,94 @@
+"""The claims of a study in words: their sentences, and the rows of their tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stochbatch.report.layout import NONE, Layout, between, probability, signed
+from stochbatch.studies.claim import Claim
+from stochbatch.studies.statistics import ClaimStatistics
+from stochbatch.studies.study import Cell
+
+NUMBERS = (
+    "better",
+    "than",
+    "pairs",
+    "difference",
+    "95 % interval (t)",
+    "95 % interval (bootstrap)",
+    "p",
+    "p corrected",
+    "verdict",
+)
+METHOD = (
+    "Differences in percentage points, paired by seed. p: paired t test, two-sided; corrected by "
+    "Holm's method over all rows. Confirmed or contradicted: corrected p below 0.05."
+)
+CHOICE = (
+    "Of a side with several labels the one with the highest mean accuracy over its trials so far "
+    "stands for it. It was chosen on the same test images as are compared here, by the same rule "
+    "for both sides; the p value does not know of the choice."
+)
+UNEQUAL = "Where one side has more labels to choose from than the other, that favours it."
+
+
+def notes(layout: Layout) -> list[str]:
+    """Return what a reader of the claims has to know, in sentences."""
+    claims = layout.results.study.claims
+    found = [METHOD]
+    if any(claim.chooses for claim in claims):
+        found.append(CHOICE)
+    if any(len(claim.better) != len(claim.than) for claim in claims):
+        found.append(UNEQUAL)
+    return found
+
+
+def title(layout: Layout, claim: Claim) -> str:
+    """Return a few words for a claim: its name, or its number."""
+    return claim.name or f"claim {layout.results.study.claims.index(claim) + 1}"
+
+
+def head(layout: Layout) -> list[str]:
+    """Return the names of the columns; with one claim alone it needs none of its own."""
+    first = ["claim"] if len(layout.results.study.claims) > 1 else []
+    return [*first, *layout.place_axes, *NUMBERS]
+
+
+def row(layout: Layout, found: ClaimStatistics) -> list[str]:
+    """Return what `head` names."""
+    several = len(layout.results.study.claims) > 1
+    return [
+        *([title(layout, found.claim)] if several else []),
+        *(found.place.get(axis, NONE) for axis in layout.place_axes),
+        side(found.claim.better, found.cell, found.claim.axis, found.among),
+        side(found.claim.than, found.baseline, found.claim.axis, found.baseline_among),
+        str(found.pairs),
+        signed(found.difference),
+        between(found.interval),
+        between(found.bootstrap),
+        probability(found.p),
+        probability(found.corrected_p),
+        found.verdict,
+    ]
+
+
+def side(labels: Sequence[str], cell: Cell | None, axis: str, among: int) -> str:
+    """Return which label stands for a side of a claim, and of how many it is the best.
+
+    Example:
+        >>> from stochbatch.report.claims import side
+        >>> from stochbatch.studies import Cell
+        >>> cell = Cell({"rate": "0.1"}, {})
+        >>> side(["0.1"], cell, "rate", 1), side(["0.2", "0.1"], cell, "rate", 2)
+        ('0.1', '0.1 (best of 2)')
+        >>> side(["0.3", "0.2", "0.1"], cell, "rate", 2)
+        '0.1 (best of 2, 1 missing)'
+    """
+    if cell is None:
+        return f"{' or '.join(labels)} (left out)"
+    if len(labels) == 1:
+        return cell.coordinates[axis]
+    if among == 0:
+        return f"one of {len(labels)}, none run yet"
+    missing = f", {len(labels) - among} missing" if among < len(labels) else ""
+    return f"{cell.coordinates[axis]} (best of {among}{missing})"

@@ -1,0 +1,65 @@
+"""A claim: that one side of an axis is better than another, all else being equal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, field_validator, model_validator
+
+
+class Claim(BaseModel):
+    """That one point of an axis is better than another, in every place of the rest of the grid.
+
+    A side may have several points: then the best of them, in each place, stands for it.
+
+    Example:
+        >>> from stochbatch.studies import Claim
+        >>> print(Claim(axis="method", better="SBS", than="SGD"))
+        SBS is better than SGD (method), all else being equal.
+        >>> print(Claim(name="tuned", axis="rate", better=["fast", "slow"], than="still"))
+        tuned: the best of “fast”, “slow” is better than still (rate), all else being equal.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    axis: str
+    better: tuple[str, ...]
+    than: tuple[str, ...]
+    name: str = ""
+    """A few words for it."""
+
+    @field_validator("better", "than", mode="before")
+    @classmethod
+    def _listed(cls, side: Any) -> Any:
+        return (side,) if isinstance(side, str) else side
+
+    @model_validator(mode="after")
+    def _check(self) -> Claim:
+        for side in (self.better, self.than):
+            if not side:
+                raise ValueError(f"the claim on {self.axis!r} has a side without a label")
+        labels = [*self.better, *self.than]
+        if twice := [label for label in labels if labels.count(label) > 1]:
+            raise ValueError(f"the claim on {self.axis!r} names {twice[0]!r} twice")
+        return self
+
+    @property
+    def chooses(self) -> bool:
+        """Whether a side has several points, of which the best is taken."""
+        return len(self.better) > 1 or len(self.than) > 1
+
+    def __str__(self) -> str:
+        name = f"{self.name}: " if self.name else ""
+        text = f"{_side(self.better)} is better than {_side(self.than)} ({self.axis})"
+        return f"{name}{text}, all else being equal."
+
+
+def _side(labels: Sequence[str]) -> str:
+    if len(labels) > 1:
+        return f"the best of {', '.join(_quoted(label) for label in labels)}"
+    return _quoted(labels[0]) if "," in labels[0] else labels[0]
+
+
+def _quoted(label: str) -> str:
+    return f"\N{LEFT DOUBLE QUOTATION MARK}{label}\N{RIGHT DOUBLE QUOTATION MARK}"

@@ -1,0 +1,95 @@
+"""Invariant: every claim is shown with both sides named, and how they were chosen is said."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from stochbatch.report import write_report
+from stochbatch.report.claims import CHOICE, UNEQUAL, notes
+from stochbatch.report.latex import latex
+from stochbatch.report.layout import Layout
+from stochbatch.studies import StudyResults
+from stochbatch.studies.statistics import statistics
+from tests.report.finished_study import finished_study
+from tests.report.latex_reader import read_tables
+from tests.report.test_study import Page
+from tests.studies.test_claims import HIGH, LOW, MIDDLE, STUDY
+from tests.studies.test_statistics import results
+
+
+def several() -> StudyResults:
+    """Return a study with three claims, of which one chooses its sides among labels."""
+    return results(LOW, MIDDLE, HIGH, [], MIDDLE, LOW, study=STUDY)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_report(several(), tmp_path_factory.mktemp("report")).parent
+
+
+def test_the_csv_has_one_line_a_claim_and_place_with_every_number(folder: Path) -> None:
+    rows = list(csv.DictReader((folder / "claims.csv").read_text().splitlines()))
+    found = statistics(several()).claims
+    assert len(rows) == len(found) == 8
+    assert [row["claim"] for row in rows[:3]] == ["tuned", "tuned", "equal"]
+    first = rows[0]
+    assert (first["axis"], first["batch size"], first["run"]) == ("run", "16", "")
+    assert (first["better"], first["better_among"]) == ("sbs 1", "1")
+    assert (first["than"], first["than_among"]) == ("sgd 2", "2")
+    assert rows[-1]["run"] == "sbs 2"
+    for row, claim in zip(rows, found, strict=True):
+        assert row["verdict"] == claim.verdict
+        assert row["difference"] == "" or float(row["difference"]) == pytest.approx(
+            claim.difference, rel=1e-9
+        )
+        assert row["p"] == "" or float(row["p"]) == pytest.approx(claim.p, rel=1e-9)
+
+
+def test_the_page_names_both_sides_and_how_they_were_chosen(folder: Path) -> None:
+    text = "".join(Page((folder / "index.html").read_text(encoding="utf-8")).text)
+    assert "sbs 1 (best of 1, 1 missing)" in text
+    assert "sgd 2 (best of 2)" in text
+    assert "one of 2, none run yet" in text
+    assert CHOICE in text
+    for claim in STUDY.claims:
+        assert str(claim) in text
+
+
+def test_markdown_and_latex_name_them_too(folder: Path) -> None:
+    lines = (folder / "table.md").read_text(encoding="utf-8").splitlines()
+    row = next(line for line in lines if line.startswith("| tuned | 16 | – |"))  # noqa: RUF001
+    assert row.startswith("| tuned | 16 | – | sbs 1 (best of 1, 1 missing) | sgd 2 (best of 2) | 3")  # noqa: RUF001
+    table = read_tables(latex(Layout.of(several())))[-1]
+    assert table.rows[1][:2] == ["tuned", "16"]
+    assert table.rows[1][3:5] == ["sbs 1 (best of 1, 1 missing)", "sgd 2 (best of 2)"]
+    assert all(str(claim.name) in table.caption for claim in STUDY.claims)
+
+
+def test_a_single_claim_between_two_labels_needs_neither_names_nor_a_choice() -> None:
+    layout = Layout.of(finished_study())
+    table = read_tables(latex(layout))[-1]
+    assert table.rows[0][:3] == ["batch size", "better", "than"]
+    assert CHOICE not in notes(layout)
+
+
+def test_a_side_with_more_labels_is_said_to_have_an_advantage() -> None:
+    assert UNEQUAL not in notes(Layout.of(several()))
+    unequal = STUDY.claims[0].model_copy(update={"than": ("sgd 1",)})
+    study = STUDY.model_copy(update={"claims": [unequal]})
+    assert UNEQUAL in notes(Layout.of(results(LOW, study=study)))
+
+
+def test_a_baseline_that_was_narrowed_away_is_named_as_left_out() -> None:
+    found = results(LOW, study=STUDY, only={"run": ["sbs 1", "sbs 2"]})
+    rows = read_tables(latex(Layout.of(found)))[-1].rows
+    assert rows[1][3:5] == ["sbs 1 (best of 1, 1 missing)", "sgd 1 or sgd 2 (left out)"]
+
+
+def test_cells_are_found_by_the_verdicts_of_their_claims(folder: Path) -> None:
+    page = Page((folder / "index.html").read_text(encoding="utf-8"))
+    keys = [cell["data-key"] for cell in page.all("td") if "data-key" in cell]
+    found = {claim.cell.key: claim.verdict for claim in statistics(several()).claims[:4]}
+    assert found["16", "sbs 1"] in next(key for key in keys if "batch size 16, run sbs 1" in key)

@@ -1,0 +1,122 @@
+"""Invariant: a claim compares the two cells that it names, or the best of those it names."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stochbatch.studies import Study
+from stochbatch.studies.statistics import best_of, holm, statistics
+from tests.studies.test_statistics import ACCURACY, results
+
+STUDY = Study.from_text(
+    """
+    title = "Rates"
+    [base]
+    epochs = 1
+    [[axes]]
+    name = "batch size"
+    field = "batch_size"
+    values = [16, 128]
+    [[axes]]
+    name = "run"
+    points = [
+        { label = "sgd 1", lr = 0.1 },
+        { label = "sgd 2", lr = 0.2 },
+        { label = "sbs 1", lr = 0.1, method = "sbs" },
+        { label = "sbs 2", lr = 0.2, method = "sbs" },
+    ]
+    [[claims]]
+    name = "tuned"
+    axis = "run"
+    better = ["sbs 1", "sbs 2"]
+    than = ["sgd 1", "sgd 2"]
+    [[claims]]
+    name = "equal"
+    axis = "run"
+    better = "sbs 1"
+    than = "sgd 1"
+    [[claims]]
+    name = "large batches"
+    axis = "batch size"
+    better = "128"
+    than = "16"
+    """,
+    "rates",
+)
+LOW, MIDDLE, HIGH = [10.0, 20.0, 30.0], [11.0, 22.0, 33.0], [50.0, 50.0, 50.0]
+
+
+def test_the_best_label_of_each_side_stands_for_it_in_each_place() -> None:
+    columns = [LOW, MIDDLE, HIGH, MIDDLE, HIGH, MIDDLE, LOW, MIDDLE]
+    first, second, *_ = statistics(results(*columns, study=STUDY)).claims
+    assert (first.cell.key, first.baseline.key) == (("16", "sbs 1"), ("16", "sgd 2"))
+    assert (first.among, first.baseline_among) == (2, 2)
+    assert first.difference == pytest.approx(50 - 22)
+    assert (second.cell.key, second.baseline.key) == (("128", "sbs 2"), ("128", "sgd 1"))
+    assert second.difference == pytest.approx(22 - 50)
+    assert second.place == {"batch size": "128"}
+
+
+def test_of_equal_means_the_first_label_is_taken() -> None:
+    (first, *_) = statistics(results(LOW, LOW[::-1], HIGH, HIGH, study=STUDY)).claims
+    assert (first.cell.key[1], first.baseline.key[1]) == ("sbs 1", "sgd 1")
+
+
+def test_the_order_is_that_of_the_claim_and_not_of_the_grid() -> None:
+    claim = STUDY.claims[0].model_copy(update={"better": ("sbs 2", "sbs 1")})
+    study = STUDY.model_copy(update={"claims": [claim]})
+    (first, _) = statistics(results(LOW, LOW, HIGH, HIGH, study=study)).claims
+    assert first.cell.key[1] == "sbs 2"
+
+
+def test_labels_without_a_trial_are_not_chosen() -> None:
+    (first, *_) = statistics(results([], LOW, [None, None], MIDDLE, study=STUDY)).claims
+    assert (first.cell.key[1], first.baseline.key[1]) == ("sbs 2", "sgd 2")
+    assert (first.among, first.baseline_among, first.pairs) == (1, 1, 3)
+
+
+def test_before_any_trial_the_first_label_holds_the_place() -> None:
+    (first, *_) = statistics(results(study=STUDY)).claims
+    assert (first.cell.key[1], first.among, first.baseline_among) == ("sbs 1", 0, 0)
+    assert first.verdict == "too few trials"
+
+
+def test_what_was_narrowed_away_is_not_chosen() -> None:
+    only = {"run": ["sbs 2", "sgd 1"], "batch size": ["16"]}
+    (tuned,) = statistics(results(LOW, HIGH, study=STUDY, only=only)).claims
+    assert (tuned.cell.key[1], tuned.baseline.key[1], tuned.among) == ("sbs 2", "sgd 1", 1)
+
+
+def test_a_claim_whose_better_side_was_narrowed_away_has_no_row() -> None:
+    only = {"run": ["sgd 1"], "batch size": ["16"]}
+    assert statistics(results(LOW, study=STUDY, only=only)).claims == ()
+
+
+def test_claims_have_their_rows_in_the_order_of_the_study() -> None:
+    rows = statistics(results(study=STUDY)).claims
+    assert [row.claim.name for row in rows] == ["tuned"] * 2 + ["equal"] * 2 + ["large batches"] * 4
+    assert [row.place for row in rows[4:]] == [
+        {"run": label} for label in ("sgd 1", "sgd 2", "sbs 1", "sbs 2")
+    ]
+
+
+@given(st.lists(st.lists(ACCURACY, min_size=3, max_size=3), min_size=8, max_size=8))
+def test_correction_is_over_all_rows_of_all_claims(columns: list[list[float]]) -> None:
+    rows = statistics(results(*columns, study=STUDY)).claims
+    assert len(rows) == 8
+    assert [row.corrected_p for row in rows] == holm([row.p for row in rows])
+
+
+@given(st.lists(st.lists(ACCURACY, max_size=4), min_size=1, max_size=8))
+def test_no_label_is_better_than_the_best(columns: list[list[float]]) -> None:
+    cells = results(*columns, study=STUDY).cells[: len(columns)]
+    best, among = best_of(cells)
+    means = [sum(values) / len(values) if values else -1.0 for values in columns]
+    assert among == sum(map(bool, columns))
+    assert means[cells.index(best)] >= max(means) - 1e-9
+
+
+def test_of_no_cells_none_is_the_best() -> None:
+    assert best_of([]) == (None, 0)
