@@ -5,6 +5,8 @@ import hypothesis.strategies as st
 import torch
 
 from stochbatch.optim import pieces as module
+from stochbatch.optim.coins import as_int32
+from stochbatch.optim.compiled import _row_major, strides_of
 from stochbatch.optim.pieces import ElementIndex, pieces
 
 SHAPES = st.lists(st.integers(0, 9), max_size=4)
@@ -52,3 +54,67 @@ def test_a_block_boundary_inside_a_piece_is_seen() -> None:
     index = ElementIndex(torch.device("cpu"))
     assert torch.equal(index.block(piece), torch.tensor([[0, 0, 1], [1, 1, 1]]))
     assert index.low(piece).tolist() == [[-2, -1, 0], [1, 2, 3]]
+
+
+@st.composite
+def windows(draw) -> tuple[module.Window, torch.Tensor]:
+    """Return a block of a tensor, contiguous or channels last, whose values are its indices."""
+    shape = draw(st.lists(st.integers(1, 6), min_size=1, max_size=4))
+    spans = []
+    for size in shape:
+        start = draw(st.integers(0, size - 1))
+        spans.append((start, draw(st.integers(1, size - start))))
+    whole = torch.arange(torch.Size(shape).numel(), dtype=torch.int32).reshape(shape)
+    part = whole[tuple(slice(start, start + size) for start, size in spans)].contiguous()
+    if part.dim() == 4 and draw(st.booleans()):
+        part = part.to(memory_format=torch.channels_last)
+    starts = tuple(start for start, _ in spans)
+    return module.Window(tuple(shape), starts, tuple(part.shape)), part
+
+
+@hypothesis.settings(
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
+)
+@hypothesis.given(windows(), st.integers(0, 7))
+def test_pieces_of_a_part_have_the_indices_of_the_whole(monkeypatch, drawn, bits: int) -> None:
+    monkeypatch.setattr(module, "PIECE_BITS", bits)
+    window, part = drawn
+    index, seen = ElementIndex(torch.device("cpu")), 0
+    for piece in pieces([part], window):
+        low = index.low(piece)
+        assert torch.equal(piece.tensors[0], low.expand(piece.tensors[0].shape))
+        seen += low.numel()
+    assert seen == part.numel()
+    assert (window.offset, window.last) == (int(part.min()), int(part.max()))
+
+
+@hypothesis.settings(deadline=None)
+@hypothesis.given(windows())
+def test_a_layout_of_a_part_has_the_indices_of_the_whole(drawn) -> None:
+    window, part = drawn
+    layout = module.memory_layout(part, window)
+    if layout is None:
+        assert len(window.cut) > 1 or not part.is_contiguous()
+        return
+    middle, inner, pitch, offset = layout
+    expected = [
+        offset + outer * pitch + at * middle + between
+        for outer in range(part.numel() // (middle * inner))
+        for between in range(middle)
+        for at in range(inner)
+    ]
+    in_memory = module.memory_vector(part)
+    assert in_memory.tolist() == expected
+    # The compiled step computes the same from tensors of one word.
+    strides = strides_of(layout, torch.device("cpu"))
+    assert torch.equal(_row_major(strides, in_memory), in_memory)
+
+
+def test_a_part_far_behind_the_first_block_keeps_its_low_words() -> None:
+    window = module.Window((3, 2**32), (1, 2**31 + 5), (2, 4))
+    layout = module.memory_layout(torch.zeros(2, 4), window)
+    strides = strides_of(layout, torch.device("cpu"))
+    low = _row_major(strides, torch.zeros(8))
+    wanted = [window.offset + row * 2**32 + column for row in range(2) for column in range(4)]
+    assert low.tolist() == [as_int32(index) for index in wanted]

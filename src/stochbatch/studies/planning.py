@@ -29,7 +29,8 @@ class Speed:
         """Return how long a whole trial takes."""
         entry = DATASETS[trial.dataset]
         train = entry.train.count * trial.share * self.train
-        return trial.epochs * (train + entry.test.count * self.test)
+        evaluations = sum(trial.evaluates(epoch) for epoch in range(trial.epochs))
+        return trial.epochs * train + evaluations * entry.test.count * self.test
 
 
 def kind_of(trial: Trial) -> Kind:

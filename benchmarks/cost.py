@@ -1,0 +1,149 @@
+"""What the article's comparison costs at full scale, and what SBS adds to FSDP2: computed.
+
+    python -m benchmarks.cost [--teraflops 10] [--gigabytes 25] [--microseconds 10]
+
+Operations of every trial are counted, and divided by what a device is taken to do. That is
+checked against one real measurement: a sample of each network on this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+from collections.abc import Sequence
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from stochbatch.data import DATASETS
+from stochbatch.nets import NETWORKS
+from stochbatch.studies import SCALES, STUDIES
+from stochbatch.studies.planning import kind_of, measure
+from stochbatch.training import Trial
+
+DEVICES = (1, 8, 64)
+BYTES_OF_A_LAYER = 40
+"""Five doubles, see ``stochbatch/optim/parts.py``."""
+
+
+def operations(dataset: str, network: str) -> int:
+    """Return the floating-point operations of one image's forward pass."""
+    entry = DATASETS[dataset]
+    with torch.device("meta"):
+        model = NETWORKS[network](classes=len(entry.classes), channels=entry.shape[0]).eval()
+        counter = FlopCounterMode(display=False)
+        with counter:
+            model(torch.empty(1, *entry.shape))
+    return int(counter.get_total_flops())
+
+
+def of_trial(trial: Trial, forward: int) -> float:
+    """Return the operations of a trial: a backward pass has twice those of a forward pass."""
+    entry = DATASETS[trial.dataset]
+    evaluations = sum(trial.evaluates(epoch) for epoch in range(trial.epochs))
+    train = trial.epochs * entry.train.count * trial.share * 3
+    return (train + evaluations * entry.test.count) * forward
+
+
+def makespan(seconds: Sequence[float], devices: int) -> float:
+    """Return when the last trial ends if each device takes the longest that is left."""
+    free = [0.0] * devices
+    for each in sorted(seconds, reverse=True):
+        heapq.heappush(free, heapq.heappop(free) + each)
+    return max(free)
+
+
+def sharded_step(
+    parameters: int, tensors: int, groups: int, devices: int, bandwidth: float, latency: float
+) -> tuple[float, float, float, float]:
+    """Return bytes and seconds that FSDP2 takes in a step, and those that SBS adds.
+
+    Collectives as rings: each of ``devices - 1`` rounds costs a latency. FSDP2 gathers the
+    weights twice and scatters the gradients once, for each group of parameters.
+    """
+    rounds = devices - 1
+    moved = 3 * 4 * parameters * rounds / devices
+    added = BYTES_OF_A_LAYER * tensors * rounds
+    return (
+        moved,
+        moved / bandwidth + 3 * groups * rounds * latency,
+        added,
+        added / bandwidth + rounds * latency,
+    )
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cost", description=__doc__)
+    parser.add_argument("--teraflops", type=float, default=10.0, help="that a GPU sustains")
+    parser.add_argument("--gigabytes", type=float, default=25.0, help="a second between GPUs")
+    parser.add_argument("--microseconds", type=float, default=10.0, help="of a message")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    scale = SCALES["paper"]
+    study = STUDIES["comparison"]
+    trials = study.trials(study.cells(scale), scale.repetitions)
+    forward, rows = {}, []
+    for trial in trials:
+        key = (trial.dataset, trial.network)
+        if key not in forward:
+            forward[key] = operations(*key)
+            speed = measure(kind_of(trial), torch.device("cpu"))
+            flops = of_trial(trial, forward[key])
+            there = flops / (arguments.teraflops * 1e12)
+            rows.append(
+                [
+                    *key,
+                    f"{forward[key] / 1e9:.2f}",
+                    f"{flops / 1e15:.1f}",
+                    f"{speed.seconds(trial) / 3600:.1f}",
+                    f"{flops / speed.seconds(trial) / 1e9:.0f}",
+                    f"{there / 60:.0f}",
+                ]
+            )
+    print("One trial of 100 epochs. Measured: a sample on one core of this machine.\n")
+    head = ["data", "network", "GFLOP forward", "PFLOP a trial", "hours measured, one core"]
+    print(_table([*head, "GFLOP/s of that", "minutes on the GPU"], rows))
+    seconds = [
+        of_trial(trial, forward[trial.dataset, trial.network]) / (arguments.teraflops * 1e12)
+        for trial in trials
+    ]
+    print(f"\n{len(trials)} trials, {sum(seconds) / 3600:.0f} GPU-hours.\n")
+    spans = [(count, makespan(seconds, count) / 3600) for count in DEVICES]
+    longest = max(seconds) / 3600
+    rows = [[str(count), f"{span:.1f}", f"{span / 24:.1f}"] for count, span in spans]
+    print(_table(["GPUs", "hours", "days"], rows))
+    print(f"\nThe longest trial takes {longest:.1f} h.\n")
+    rows = []
+    for name, groups in (("vgg11", 9), ("resnet18", 10), ("resnet50", 18)):
+        model = NETWORKS[name]()
+        sizes = [parameter.numel() for parameter in model.parameters()]
+        for count in (2, 8, 64):
+            moved, time, added, more = sharded_step(
+                sum(sizes),
+                len(sizes),
+                groups,
+                count,
+                arguments.gigabytes * 1e9,
+                arguments.microseconds * 1e-6,
+            )
+            rows.append(
+                [
+                    name,
+                    str(count),
+                    f"{moved / 1e6:.1f}",
+                    f"{1e3 * time:.2f}",
+                    f"{added / 1e3:.1f}",
+                    f"{1e3 * more:.3f}",
+                    f"{100 * more / time:.1f}",
+                ]
+            )
+    head = ["network", "GPUs", "FSDP2: MB", "ms", "SBS adds: kB", "ms", "% of FSDP2's time"]
+    print(_table(head, rows))
+
+
+if __name__ == "__main__":
+    main()
