@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +15,7 @@ from stochbatch.cli.texts import examples, table
 
 if TYPE_CHECKING:
     from stochbatch.studies import StudyResults
+    from stochbatch.studies.engine import Count
 
 app = typer.Typer(
     help="Plan and run the article's tables, or studies of your own.",
@@ -85,6 +88,7 @@ def plan(
     epilog=examples(
         "stochbatch study run comparison --scale demo --workers 2",
         "stochbatch study run comparison --scale laptop --only 'batch size=16' --methods SGD,SBS",
+        "stochbatch study run comparison --scale paper --engine ray --gpus-per-trial 0.25",
         after="Only what is missing is run; stopped, by Ctrl-C or by force, it goes on when it "
         "is given again.",
     ),
@@ -98,8 +102,33 @@ def run(
     datasets: Datasets = None,
     networks: Networks = None,
     methods: Methods = None,
-    engine: Annotated[str, typer.Option(help="local.")] = "local",
-    workers: Workers = CORES,
+    engine: Annotated[
+        str, typer.Option(help="local: processes of this machine; ray: a cluster, or this machine.")
+    ] = "local",
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            "--workers",
+            min=1,
+            help="Trials at work at once, of one thread each.",
+            show_default=f"{CORES}; ray: as many as there is room for",
+        ),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            help="ray: auto or HOST:PORT of a cluster.",
+            show_default="RAY_ADDRESS, or else Ray is started on this machine",
+        ),
+    ] = None,
+    cpus_per_trial: Annotated[
+        float | None,
+        typer.Option(help="ray: CPUs that a trial reserves.", show_default="1"),
+    ] = None,
+    gpus_per_trial: Annotated[
+        float | None,
+        typer.Option(help="ray: part of a GPU that a trial reserves.", show_default="0"),
+    ] = None,
     data_root: Annotated[Path | None, typer.Option(help="Folder of all data.")] = None,
     accept_hash: Annotated[
         bool, typer.Option("--accept-hash", help="Take data files that are not the published ones.")
@@ -108,11 +137,10 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show the result alone.")] = False,
 ) -> None:
     """Run what is missing of a study."""
-    from stochbatch.studies.local import StudyStopped, run_trials
+    from stochbatch.studies.engine import StudyStopped
     from stochbatch.studies.watching import choose_watcher
 
-    if engine != "local":
-        raise typer.BadParameter(f"there is only the engine 'local', got {engine!r}")
+    run_trials = _engine(engine, workers, device, address, cpus_per_trial, gpus_per_trial)
     found = results(name, scale, root, only, trials, datasets, networks, methods)
     missing = found.missing
     typer.echo(f"{found.study.name}, scale {found.scale.name}: {len(missing)} trials to run")
@@ -122,11 +150,9 @@ def run(
         count = run_trials(
             missing,
             root,
-            workers=workers,
             watcher=choose_watcher(quiet),
             data_root=data_root,
             accept_hash=accept_hash,
-            device=device,
         )
     except StudyStopped as stop:
         typer.echo("Stopped; everything is saved. The same command goes on.")
@@ -135,6 +161,41 @@ def run(
     for error in count.errors:
         typer.echo(f"error: {error}", err=True)
     raise typer.Exit(ERROR if count.failed else DONE)
+
+
+def _engine(
+    name: str,
+    workers: int | None,
+    device: str,
+    address: str | None,
+    cpus: float | None,
+    gpus: float | None,
+) -> Callable[..., Count]:
+    """Return what runs trials, as the options say."""
+    if name == "local":
+        from stochbatch.studies import local
+
+        for option, value in (
+            ("address", address),
+            ("cpus-per-trial", cpus),
+            ("gpus-per-trial", gpus),
+        ):
+            if value is not None:
+                raise typer.BadParameter(f"--{option} is an option of --engine ray")
+        return partial(local.run_trials, workers=workers or CORES, device=device)
+    if name != "ray":
+        raise typer.BadParameter(f"there are the engines 'local' and 'ray', got {name!r}")
+    from stochbatch.studies import ray_engine
+    from stochbatch.studies.ray_cluster import Share
+
+    try:
+        share = Share(1.0 if cpus is None else cpus, gpus or 0.0)
+        device = share.device(device)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    return partial(
+        ray_engine.run_trials, workers=workers, device=device, address=address, share=share
+    )
 
 
 REPORT_EPILOG = examples(

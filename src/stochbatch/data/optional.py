@@ -1,4 +1,4 @@
-"""Packages that only the lab needs, imported when they are first used."""
+"""Packages that not everybody needs, imported when they are first used."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from importlib import import_module
 from typing import Any
 
 
-def optional(module: str) -> Any:
+def optional(module: str, extra: str = "lab") -> Any:
     """Return ``module``, or say how to install it.
 
     Args:
         module: the module's full name.
+        extra: what of this package needs it.
 
     Returns:
         The imported module.
@@ -26,6 +27,6 @@ def optional(module: str) -> Any:
         if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
             raise  # the package is there, something that it needs is not
         raise ModuleNotFoundError(
-            f"{module} is needed and not there; install it with: pip install 'stochbatch[lab]'",
+            f"{module} is needed and not there; install it with: pip install 'stochbatch[{extra}]'",
             name=module,
         ) from error

@@ -7,57 +7,19 @@ everything after it is saved, and the next run goes on.
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import signal
-import traceback
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
-from stochbatch.studies.results import ERROR
-from stochbatch.training import Interrupted, Progress, Result, Trial, run
-from stochbatch.training.errors import RunError
-from stochbatch.training.folder import write
+from stochbatch.studies.engine import Count, StudyStopped, StudyWatcher, record, train
+from stochbatch.training import Interrupted, Trial
 from stochbatch.training.signals import StopSignals
-
-
-class StudyStopped(RunError):  # noqa: N818 (not an error, an order)
-    """A study was told to stop by a signal; everything so far is saved."""
-
-    def __init__(self, signal_number: int) -> None:
-        super().__init__(f"stopped by signal {signal_number}; everything so far is saved")
-        self.signal_number = signal_number
-
-
-class StudyWatcher:
-    """A watcher of a study that does nothing; subclasses show what they are told."""
-
-    def begin(self, trials: int) -> None:
-        """So many trials are to be run."""
-
-    def epoch(self, trial: Trial, done: int) -> None:
-        """So many epochs of a trial are done."""
-
-    def end_of(self, trial: Trial, status: str, text: str) -> None:
-        """A trial is over: finished, diverged or failed, with its accuracy or its error."""
-
-    def close(self) -> None:
-        """Nothing more will be told, whatever happened."""
-
-
-@dataclass
-class Count:
-    """How the trials of a call ended."""
-
-    finished: int = 0
-    diverged: int = 0
-    failed: int = 0
-    errors: list[str] = field(default_factory=list)
 
 
 def run_trials(
@@ -167,15 +129,13 @@ class _Engine:
         worker.process.join()
         if worker.trial is not None:
             text = f"the process that trained it died with exit code {worker.process.exitcode}"
-            _record(self.root / worker.trial.folder, text, "")
+            record(self.root / worker.trial.folder, text)
             self._over(worker.trial, "failed", text)
             if self.waiting:
                 self._hire()
 
     def _over(self, trial: Trial, status: str, text: str) -> None:
-        setattr(self.count, status, getattr(self.count, status) + 1)
-        if status == "failed":
-            self.count.errors.append(f"{trial.folder}: {text}")
+        self.count.add(trial, status, text)
         self.watcher.end_of(trial, status, text)
 
     def stop(self) -> None:
@@ -188,28 +148,10 @@ class _Engine:
             worker.process.join()
 
 
-class _Teller(Progress):
-    """Tells the engine which epochs are done."""
-
-    def __init__(self, pipe: Connection) -> None:
-        self.pipe = pipe
-
-    def begin(self, trial: Trial, folder: Path, *, epoch: int, **place: Any) -> None:
-        """Tell how many epochs an earlier process did."""
-        self.pipe.send(("epoch", epoch))
-
-    def epoch(self, metrics: dict[str, Any]) -> None:
-        """Tell that an epoch is done."""
-        self.pipe.send(("epoch", metrics["epoch"] + 1))
-
-
 def _work(pipe: Connection, root: str, threads: int, options: dict[str, Any]) -> None:
     """What a worker does: trials, one after the other, until it is sent None."""
-    import torch
-
     # Ctrl-C in a terminal reaches every process. The engine tells the workers what to do.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(threads)
     while True:
         try:
             text = pipe.recv()
@@ -218,30 +160,13 @@ def _work(pipe: Connection, root: str, threads: int, options: dict[str, Any]) ->
         if text is None:
             return
         trial = Trial.from_text(text, "json")
-        folder = Path(root) / trial.folder
-        (folder / ERROR).unlink(missing_ok=True)
         try:
-            result = run(trial, root, progress=_Teller(pipe), **options)
-            answer: tuple[str, str] = (result.status, _accuracy(result))
+            answer = train(
+                trial, root, lambda done: pipe.send(("epoch", done)), threads=threads, **options
+            )
         except Interrupted:
             return
-        except Exception as error:
-            first = (str(error).splitlines() or [""])[0]
-            what = first if isinstance(error, RunError) else f"{type(error).__name__}: {first}"
-            _record(folder, what, traceback.format_exc())
-            answer = ("failed", what)
         try:
             pipe.send(answer)
         except OSError:
             return
-
-
-def _accuracy(result: Result) -> str:
-    return "" if result.accuracy is None else f"{result.accuracy.mean:.2f} %"
-
-
-def _record(folder: Path, error: str, trace: str) -> None:
-    """Leave an error in the folder of the trial that it ended."""
-    with suppress(OSError, RunError):  # what cannot be written is still told
-        folder.mkdir(parents=True, exist_ok=True)
-        write(folder / ERROR, json.dumps({"error": error, "traceback": trace}, indent=1))

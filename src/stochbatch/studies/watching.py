@@ -6,7 +6,7 @@ import sys
 import time
 from typing import Any
 
-from stochbatch.studies.local import StudyWatcher
+from stochbatch.studies.engine import StudyWatcher
 from stochbatch.training import Trial
 
 
@@ -23,6 +23,10 @@ class PlainWatcher(StudyWatcher):
     def begin(self, trials: int) -> None:
         """Remember when it began."""
         self.total, self.done, self.began = trials, 0, time.monotonic()
+
+    def note(self, text: str) -> None:
+        """Print it."""
+        print(text, file=sys.stderr, flush=True)
 
     def end_of(self, trial: Trial, status: str, text: str) -> None:
         """Print the line."""
@@ -53,6 +57,10 @@ class RichWatcher(StudyWatcher):
         self.whole = self.bars.add_task("trials", total=trials)
         self.tasks: dict[str, Any] = {}
         self.bars.start()
+
+    def note(self, text: str) -> None:
+        """Print it above the bars."""
+        self.bars.console.print(text, highlight=False)
 
     def epoch(self, trial: Trial, done: int) -> None:
         """Move the trial's bar."""

@@ -1,0 +1,130 @@
+"""What all engines have in common: how a trial is trained, told of, and counted.
+
+An engine decides where trials are trained. What comes out does not depend on it: every engine
+trains by :func:`train`, which leaves the same files in the same folders.
+"""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from stochbatch.studies.results import ERROR
+from stochbatch.training import Interrupted, Progress, Result, Trial, run
+from stochbatch.training.errors import RunError
+from stochbatch.training.folder import write
+
+
+class StudyStopped(RunError):  # noqa: N818 (not an error, an order)
+    """A study was told to stop by a signal; everything so far is saved."""
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(f"stopped by signal {signal_number}; everything so far is saved")
+        self.signal_number = signal_number
+
+
+class StudyWatcher:
+    """A watcher of a study that does nothing; subclasses show what they are told."""
+
+    def begin(self, trials: int) -> None:
+        """So many trials are to be run."""
+
+    def note(self, text: str) -> None:
+        """Something that one should know, in a line."""
+
+    def epoch(self, trial: Trial, done: int) -> None:
+        """So many epochs of a trial are done."""
+
+    def end_of(self, trial: Trial, status: str, text: str) -> None:
+        """A trial is over: finished, diverged or failed, with its accuracy or its error."""
+
+    def close(self) -> None:
+        """Nothing more will be told, whatever happened."""
+
+
+@dataclass
+class Count:
+    """How the trials of a call ended."""
+
+    finished: int = 0
+    diverged: int = 0
+    failed: int = 0
+    errors: list[str] = field(default_factory=list)
+
+    def add(self, trial: Trial, status: str, text: str) -> None:
+        """Count a trial that is over."""
+        setattr(self, status, getattr(self, status) + 1)
+        if status == "failed":
+            self.errors.append(f"{trial.folder}: {text}")
+
+
+Answer = tuple[str, str]
+"""How a trial ended: its status, and its accuracy or its error."""
+
+
+def train(
+    trial: Trial,
+    root: str | Path,
+    tell: Callable[[int], object],
+    *,
+    threads: int,
+    **options: Any,
+) -> Answer:
+    """Train a trial in this process, and leave its error in its folder if it fails.
+
+    Args:
+        trial: what to train.
+        root: the folder of all runs.
+        tell: is told how many epochs are done.
+        threads: threads of torch; set here, as the last bits of a result depend on them.
+        **options: as for :func:`stochbatch.training.run`.
+
+    Raises:
+        Interrupted: SIGINT or SIGTERM came; everything so far is saved.
+    """
+    torch.set_num_threads(threads)
+    folder = Path(root) / trial.folder
+    try:
+        (folder / ERROR).unlink(missing_ok=True)
+        result = run(trial, root, progress=_Teller(tell), **options)
+    except Interrupted:
+        raise
+    except Exception as error:
+        first = (str(error).splitlines() or [""])[0]
+        what = first if isinstance(error, RunError) else f"{type(error).__name__}: {first}"
+        record(folder, what, traceback.format_exc())
+        return "failed", what
+    return result.status, _accuracy(result)
+
+
+def record(folder: Path, error: str, trace: str = "") -> None:
+    """Leave an error in the folder of the trial that it ended."""
+    with suppress(OSError, RunError):  # what cannot be written is still told
+        folder.mkdir(parents=True, exist_ok=True)
+        write(folder / ERROR, json.dumps({"error": error, "traceback": trace}, indent=1))
+
+
+class _Teller(Progress):
+    """Tells how many epochs are done."""
+
+    def __init__(self, tell: Callable[[int], object]) -> None:
+        self.tell = tell
+
+    def begin(self, trial: Trial, folder: Path, *, epoch: int, **place: Any) -> None:
+        """Tell how many epochs an earlier process did."""
+        self.tell(epoch)
+
+    def epoch(self, metrics: dict[str, Any]) -> None:
+        """Tell that an epoch is done."""
+        self.tell(metrics["epoch"] + 1)
+
+
+def _accuracy(result: Result) -> str:
+    return "" if result.accuracy is None else f"{result.accuracy.mean:.2f} %"
