@@ -88,16 +88,6 @@ def test_the_demo_has_one_network_and_one_data_set() -> None:
     assert all(cell.published is None for cell in cells)
 
 
-def test_only_narrows_by_label() -> None:
-    study = STUDIES["comparison"]
-    kept = study.cells(PAPER, {"method": ["sgd", "SBS"], "batch size": ["16"]})
-    assert len(kept) == 18
-    with pytest.raises(StudyError, match=re.escape("method has no 'adam'. There are: SGD, Drop")):
-        study.cells(PAPER, {"method": ["adam"]})
-    with pytest.raises(StudyError, match="the study has no axis 'colour'. There are: dataset,"):
-        study.cells(PAPER, {"colour": ["red"]})
-
-
 OWN = """
 title = "Two rates"
 repetitions = 4

@@ -38,6 +38,13 @@ Only = Annotated[
     list[str] | None,
     typer.Option("--only", help="AXIS=LABEL,LABEL: keep these alone; may be repeated."),
 ]
+Cells = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--cells",
+        help="Keep cells with these words in their names, * is anything; may be repeated.",
+    ),
+]
 Trials = Annotated[int | None, typer.Option("--trials", min=1, help="Trials of each cell.")]
 Datasets = Annotated[str | None, typer.Option("--datasets", help="LABEL,LABEL of this axis.")]
 Networks = Annotated[str | None, typer.Option("--networks", help="LABEL,LABEL of this axis.")]
@@ -49,6 +56,7 @@ Methods = Annotated[str | None, typer.Option("--methods", help="LABEL,LABEL of t
     epilog=examples(
         "stochbatch study plan comparison --scale laptop --datasets cifar10",
         "stochbatch study plan my-study.toml --scale demo",
+        "stochbatch study plan comparison --list --cells 'batch size 16, method S*'",
     ),
 )
 def plan(
@@ -56,17 +64,25 @@ def plan(
     scale: ScaleName = "demo",
     root: Root = Path("runs"),
     only: Only = None,
+    cells: Cells = None,
     trials: Trials = None,
     datasets: Datasets = None,
     networks: Networks = None,
     methods: Methods = None,
     workers: Workers = CORES,
+    list_cells: Annotated[
+        bool, typer.Option("--list", help="Print the names of the cells instead.")
+    ] = False,
 ) -> None:
     """Show how many trials are missing, and how long they will take on this machine."""
     from stochbatch.studies.planning import estimate
     from stochbatch.training.running import choose_device
 
-    found = results(name, scale, root, only, trials, datasets, networks, methods)
+    found = results(name, scale, root, only, cells, trials, datasets, networks, methods)
+    if list_cells:
+        rows = [(f"{len(cell.done)} of {len(cell.outcomes)}", cell.cell) for cell in found.cells]
+        table(rows, head=("done", "cell"))
+        raise typer.Exit(DONE)
     missing = found.missing
     counts = _counts(found)
     table(
@@ -98,6 +114,7 @@ def run(
     scale: ScaleName = "demo",
     root: Root = Path("runs"),
     only: Only = None,
+    cells: Cells = None,
     trials: Trials = None,
     datasets: Datasets = None,
     networks: Networks = None,
@@ -141,7 +158,7 @@ def run(
     from stochbatch.studies.watching import choose_watcher
 
     run_trials = _engine(engine, workers, device, address, cpus_per_trial, gpus_per_trial)
-    found = results(name, scale, root, only, trials, datasets, networks, methods)
+    found = results(name, scale, root, only, cells, trials, datasets, networks, methods)
     missing = found.missing
     typer.echo(f"{found.study.name}, scale {found.scale.name}: {len(missing)} trials to run")
     if not missing:
@@ -210,6 +227,7 @@ def report(
     scale: ScaleName = "demo",
     root: Root = Path("runs"),
     only: Only = None,
+    cells: Cells = None,
     trials: Trials = None,
     datasets: Datasets = None,
     networks: Networks = None,
@@ -221,7 +239,7 @@ def report(
     """Write the page, tables and figures of a study, as far as it has been run."""
     from stochbatch.report import write_report
 
-    found = results(name, scale, root, only, trials, datasets, networks, methods)
+    found = results(name, scale, root, only, cells, trials, datasets, networks, methods)
     if not any(cell.done for cell in found.cells):
         raise typer.BadParameter(
             f"nothing of {found.study.name} at the scale {scale} has been run in {root}: "
@@ -236,6 +254,7 @@ def results(
     scale: str,
     root: Path,
     only: list[str] | None,
+    cells: list[str] | None,
     trials: int | None,
     datasets: str | None,
     networks: str | None,
@@ -249,7 +268,7 @@ def results(
     for axis, labels in (("dataset", datasets), ("network", networks), ("method", methods)):
         if labels is not None:
             kept[axis] = labels.split(",")
-    return collect(study, SCALES[scale], root, only=kept, repetitions=trials)
+    return collect(study, SCALES[scale], root, only=kept, named=cells or (), repetitions=trials)
 
 
 def parse_only(texts: list[str]) -> dict[str, list[str]]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stochbatch.report.layout import NONE, Layout, between, probability, signed
+from stochbatch.studies.cell import Cell
 from stochbatch.studies.claim import Claim
 from stochbatch.studies.statistics import ClaimStatistics
-from stochbatch.studies.study import Cell
 
 NUMBERS = (
     "better",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from stochbatch.studies.cell import Cell
 from stochbatch.studies.results import CellOutcomes, Outcome, StudyResults
 from stochbatch.studies.statistics import (
     CellStatistics,
@@ -15,7 +16,6 @@ from stochbatch.studies.statistics import (
     StudyStatistics,
     statistics,
 )
-from stochbatch.studies.study import Cell
 
 BATCH_SIZE = "batch size"
 NONE = "\N{EN DASH}"

@@ -9,8 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from stochbatch.studies.cell import Cell
 from stochbatch.studies.scales import Scale
-from stochbatch.studies.study import Cell, Study
+from stochbatch.studies.study import Study
 from stochbatch.training import Result, RunError, Trial
 from stochbatch.training.folder import read_metrics, read_result
 
@@ -81,6 +82,7 @@ def collect(
     root: str | Path,
     *,
     only: Mapping[str, Sequence[str]] | None = None,
+    named: Sequence[str] = (),
     repetitions: int | None = None,
 ) -> StudyResults:
     """Return what the folders under ``root`` say about a study.
@@ -90,11 +92,12 @@ def collect(
         scale: at which scale.
         root: the folder of all runs.
         only: labels to keep, by the name of the axis.
+        named: of what is left, the cells to keep, by words of their names.
         repetitions: trials a cell; by default the study's, or else the scale's.
     """
     root = Path(root)
     count = repetitions or study.repetitions or scale.repetitions
-    cells = study.cells(scale, only)
+    cells = study.cells(scale, only, named)
     study.trials(cells, 1)  # refuses what cannot be, with the cell's name
     return StudyResults(
         study,

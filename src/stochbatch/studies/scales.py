@@ -25,6 +25,8 @@ class Scale:
     """Fields that are set in every trial."""
     factors: Mapping[str, float] = field(default_factory=dict)
     """Fields that are multiplied."""
+    least: Mapping[str, float] = field(default_factory=dict)
+    """Below which a multiplied field does not fall, unless the study's own is smaller."""
     instead: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """By axis: the one point that stands for all of them."""
 
@@ -41,7 +43,8 @@ class Scale:
         """Return a trial's fields at this scale."""
         result = {**fields, **self.fields}
         for name, factor in self.factors.items():
-            result[name] = result.get(name, 1.0) * factor
+            given = result.get(name, 1.0)
+            result[name] = max(given * factor, min(given, self.least.get(name, 0.0)))
         return result
 
 
@@ -67,6 +70,8 @@ for _scale in (
         repetitions=3,
         fields={"dataset": "digits", "network": "vgg_tiny", "epochs": 12},
         factors={"share": 0.25},
+        # 42 images, as in the smallest cells of partial-data.
+        least={"share": 1 / 32},
         instead={"dataset": {"dataset": "digits"}, "network": {"network": "vgg_tiny"}},
     ),
 ):

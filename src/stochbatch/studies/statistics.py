@@ -17,9 +17,9 @@ from typing import Any, Literal
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
+from stochbatch.studies.cell import Cell
 from stochbatch.studies.claim import Claim
 from stochbatch.studies.results import CellOutcomes, Outcome, StudyResults
-from stochbatch.studies.study import Cell
 
 CellVerdict = Literal["agrees", "higher", "lower", "too few trials"]
 ClaimVerdict = Literal["confirmed", "contradicted", "undecided", "too few trials"]

@@ -49,8 +49,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from stochbatch.optim import METHODS
 from stochbatch.registry import Registry
+from stochbatch.studies.cell import Cell
+from stochbatch.studies.choosing import with_labels, with_names
 from stochbatch.studies.claim import Claim
-from stochbatch.studies.published import Published, published_value
+from stochbatch.studies.errors import StudyError
+from stochbatch.studies.published import published_value
 from stochbatch.studies.scales import Scale
 from stochbatch.training import Trial, TrialError
 
@@ -58,10 +61,6 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
-
-
-class StudyError(ValueError):
-    """A study that cannot be: one line that says what was given and what is allowed."""
 
 
 class Axis(BaseModel):
@@ -117,29 +116,6 @@ class Point:
     fields: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One number of a table: where it stands, the trials behind it, what the article says."""
-
-    coordinates: Mapping[str, str]
-    """Label on each axis."""
-    fields: Mapping[str, Any]
-    """Fields of its trials but for the seed."""
-    published: Published | None = None
-
-    def trial(self, seed: int) -> Trial:
-        """Return the cell's trial with this seed."""
-        return Trial(**{**self.fields, "seed": seed})
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        """The labels, in the order of the axes."""
-        return tuple(self.coordinates.values())
-
-    def __str__(self) -> str:
-        return ", ".join(f"{name} {label}" for name, label in self.coordinates.items())
-
-
 class Study(BaseModel):
     """A grid of trials."""
 
@@ -191,17 +167,24 @@ class Study(BaseModel):
             if label not in labels:
                 raise ValueError(f"the claim names {label!r}, {axis.name!r} has {labels}")
 
-    def cells(self, scale: Scale, only: Mapping[str, Sequence[str]] | None = None) -> list[Cell]:
+    def cells(
+        self,
+        scale: Scale,
+        only: Mapping[str, Sequence[str]] | None = None,
+        named: Sequence[str] = (),
+    ) -> list[Cell]:
         """Return the cells at a scale, in the order of the axes.
 
         Args:
             scale: what is reduced.
             only: labels to keep, by the name of the axis.
+            named: of what is left, keep what one of these texts means: the name of a cell, or
+                words of it (:func:`stochbatch.studies.choosing.with_names`).
         """
         found = list(self._cells(scale))
         for name, labels in (only or {}).items():
-            found = _kept(found, name, labels)
-        return found
+            found = with_labels(found, name, labels)
+        return with_names(found, named) if named else found
 
     def _cells(self, scale: Scale) -> Iterator[Cell]:
         axes = [(axis.name, scale.points(axis.name, axis.expanded())) for axis in self.axes]
@@ -266,17 +249,6 @@ def _possible(fields: dict[str, Any]) -> dict[str, Any]:
     if "momentum" in fields and "momentum" not in METHODS[method].common:
         return {**fields, "momentum": 0.0}
     return fields
-
-
-def _kept(cells: list[Cell], name: str, labels: Sequence[str]) -> list[Cell]:
-    if any(name not in cell.coordinates for cell in cells):
-        axes = ", ".join(cells[0].coordinates)
-        raise StudyError(f"the study has no axis {name!r}. There are: {axes}")
-    there = list(dict.fromkeys(cell.coordinates[name] for cell in cells))
-    wanted = {label.lower() for label in labels}
-    if unknown := wanted - {label.lower() for label in there}:
-        raise StudyError(f"{name} has no {sorted(unknown)[0]!r}. There are: {', '.join(there)}")
-    return [cell for cell in cells if cell.coordinates[name].lower() in wanted]
 
 
 def _one_line(error: ValidationError) -> str:

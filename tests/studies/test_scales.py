@@ -1,0 +1,45 @@
+"""Invariant: a scale makes trials smaller, and none too small to learn anything."""
+
+from __future__ import annotations
+
+import pytest
+
+from stochbatch.studies import SCALES, STUDIES
+
+DEMO = SCALES["demo"]
+
+
+def shares(name: str) -> list[float]:
+    return sorted({cell.trial(0).share for cell in STUDIES[name].cells(DEMO)})
+
+
+def test_the_demo_trains_on_42_digits_at_least() -> None:
+    assert round(DEMO.least["share"] * 1352) == 42
+    assert shares("readings") == [1 / 32]
+
+
+def test_the_limit_changes_nothing_where_there_was_enough() -> None:
+    assert shares("partial-data") == [1 / 32, 1 / 16, 1 / 8]
+    assert shares("comparison") == [1 / 4]
+
+
+@pytest.mark.parametrize(
+    ("share", "reduced"),
+    [
+        (1.0, 0.25),
+        (0.2, 0.05),
+        (0.125, 1 / 32),
+        (0.05, 1 / 32),
+        (1 / 32, 1 / 32),
+        (0.02, 0.02),
+    ],
+)
+def test_a_share_is_a_quarter_but_never_below_the_limit_nor_larger_than_it_was(
+    share: float, reduced: float
+) -> None:
+    assert DEMO.reduced({"share": share})["share"] == pytest.approx(reduced)
+
+
+def test_other_scales_have_no_limit() -> None:
+    assert SCALES["laptop"].reduced({"share": 0.05})["share"] == pytest.approx(0.00625)
+    assert SCALES["paper"].reduced({"share": 0.05})["share"] == 0.05
