@@ -1,7 +1,11 @@
 """Every test that takes ``device`` runs on every device that this machine has."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
+
+from tests.processes import Processes
 
 
 def devices() -> list[str]:
@@ -22,3 +26,19 @@ def device(request: pytest.FixtureRequest) -> str:
 def _fixed_generator() -> None:
     """Random test data are the same in every run; the optimizer itself never looks here."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def two() -> Iterator[Processes]:
+    """Two processes, which start when a test first wants them to run something."""
+    processes = Processes(2)
+    yield processes
+    processes.stop()
+
+
+@pytest.fixture(scope="session")
+def four() -> Iterator[Processes]:
+    """Four processes."""
+    processes = Processes(4)
+    yield processes
+    processes.stop()
