@@ -38,7 +38,7 @@ def test_the_defaults_in_the_help_are_those_of_the_trial() -> None:
     for name, option in parameters().items():
         default = Trial.model_fields[name].default if name in Trial.model_fields else None
         if isinstance(default, bool):
-            assert option.show_default == ("" if default else "no-") + name
+            assert option.show_default == ("" if default else "no-") + name.replace("_", "-")
         elif default and isinstance(default, str | int | float):
             assert option.show_default == str(default)
 

@@ -140,6 +140,7 @@ def test_every_field_is_part_of_the_identity() -> None:
         "precision": "bf16",
         "compile": True,
         "evaluate_every": 2,
+        "sync_bn": True,
         "seed": 1,
     }
     assert other.keys() == Trial.model_fields.keys()
@@ -166,9 +167,11 @@ def test_sparse_evaluation_never_spares_the_last_tenth(
 
 
 def test_a_field_that_joined_later_leaves_the_names_of_trials_alone() -> None:
-    assert "evaluate_every" not in Trial().to_json()
-    assert Trial(evaluate_every=1).folder == "67eb63b22392811b"
+    for name in ("evaluate_every", "sync_bn"):
+        assert name not in Trial().to_json()
+    assert Trial(evaluate_every=1, sync_bn=False).folder == "67eb63b22392811b"
     assert '"evaluate_every":2' in Trial(evaluate_every=2).to_json()
+    assert '"sync_bn":true' in Trial(sync_bn=True).to_json()
 
 
 def test_a_trial_is_frozen() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any, NoReturn
 
@@ -43,7 +44,8 @@ class OneLineErrors(TyperGroup):
         except Exception as error:
             if debug and not isinstance(error, _CommandError):
                 raise
-            typer.echo(f"error: {one_line(error)}", err=True)
+            if _should_tell(error):
+                typer.echo(f"error: {one_line(error)}", err=True)
             code = USAGE if isinstance(error, _UsageError) else ERROR
         sys.exit(code if isinstance(code, int) else DONE)
 
@@ -70,6 +72,17 @@ def one_line(error: Exception) -> str:
     if text and (ours or isinstance(error, OSError | ModuleNotFoundError)):
         return text
     return f"unexpected {type(error).__name__}: {text or 'no message'} ({_DEBUG} shows where)"
+
+
+def _should_tell(error: Exception) -> bool:
+    """Return whether this process, of those that torchrun may have started, tells an error."""
+    if "told" in vars(error):
+        return not vars(error)["told"]
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return True
+    from stochbatch.training.launch import has_the_word
+
+    return has_the_word()
 
 
 def _options(args: list[str]) -> list[str]:

@@ -76,7 +76,7 @@ def plan(
 ) -> None:
     """Show how many trials are missing, and how long they will take on this machine."""
     from stochbatch.studies.planning import estimate
-    from stochbatch.training.running import choose_device
+    from stochbatch.training.joining import choose_device
 
     found = results(name, scale, root, only, cells, trials, datasets, networks, methods)
     if list_cells:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from enum import Enum
 from pathlib import Path
@@ -20,6 +21,7 @@ EPILOG = examples(
     "stochbatch train --method sbs --set lambd=-2 --epochs 30",
     "stochbatch train --config trial.toml --seed 1",
     "stochbatch train --dataset cifar10 --network resnet18 --precision bf16 --dry-run",
+    "torchrun --nproc-per-node 2 -m stochbatch train --method sbs --sync-bn",
     after="A training that was stopped goes on when the same command is given again "
     "(without --again, which always begins anew). " + CODES,
 )
@@ -108,6 +110,14 @@ def train(
             help="Evaluate after every so many epochs, and after each of the last tenth.",
         ),
     ] = None,
+    sync_bn: Annotated[
+        bool | None,
+        _field(
+            "--sync-bn/--no-sync-bn",
+            default="no-sync-bn",
+            help="Under torchrun: batch norm over the whole batch, not over each process's part.",
+        ),
+    ] = None,
     seed: Annotated[
         int | None,
         _field(default="0", help="Decides initial weights, order, crops, flips and coins."),
@@ -154,30 +164,30 @@ def train(
 
     The run lies in a folder named after the trial, so the same options find it
     again: what was stopped is resumed, what is finished is not trained again.
+    `torchrun --nproc-per-node 2 -m stochbatch train ...` trains it by two processes.
     """
     options = dict(locals())  # first of all, when there is nothing else
     from stochbatch import training
+    from stochbatch.training.launch import is_first
     from stochbatch.training.progress import choose_progress
 
     trial = _trial(options)
     folder = root / trial.folder
-    if dry_run:
-        typer.echo(trial.to_toml())
-    elif not quiet:
-        table(_overview(trial))
-    if dry_run or not quiet:
-        typer.echo(f"folder: {folder} ({_state(folder)})")
+    shows = is_first()  # of the processes that torchrun started
+    if shows:
+        _announce(trial, folder, dry_run, quiet)
     if dry_run:
         return
     how = {name: options[name] for name in _HOW}
+    progress = choose_progress(quiet or not shows)
     try:
-        result = training.run(
-            trial, root, again=again, progress=choose_progress(quiet), wait=wait, **how
-        )
+        result = training.run(trial, root, again=again, progress=progress, wait=wait, **how)
     except training.Interrupted as stop:
-        typer.echo(f"Stopped; everything is saved. To go on:\n  {_resume(folder, root, how)}")
+        if not stop.told:
+            typer.echo(f"Stopped; everything is saved. To go on:\n  {_resume(folder, root, how)}")
         raise typer.Exit(INTERRUPTED + stop.signal_number) from None
-    _show_result(result, root, quiet)
+    if shows:
+        _show_result(result, root, quiet)
     raise typer.Exit(DIVERGED if result.status == "diverged" else DONE)
 
 
@@ -189,6 +199,15 @@ _HOW = {
     "tensorboard": False,
 }
 """Options of `run` that a resumed run wants too, with their defaults."""
+
+
+def _announce(trial: Trial, folder: Path, dry_run: bool, quiet: bool) -> None:
+    if dry_run:
+        typer.echo(trial.to_toml())
+    elif not quiet:
+        table(_overview(trial))
+    if dry_run or not quiet:
+        typer.echo(f"folder: {folder} ({_state(folder)})")
 
 
 def _trial(options: dict[str, Any]) -> Trial:
@@ -252,7 +271,8 @@ def _overview(trial: Trial) -> list[tuple[str, str]]:
         (
             "besides",
             f"momentum {trial.momentum:g}, weight decay {trial.weight_decay:g}, "
-            f"{trial.precision}, seed {trial.seed}",
+            f"{trial.precision}, {'synchronised batch norm, ' if trial.sync_bn else ''}"
+            f"seed {trial.seed}",
         ),
     ]
 
@@ -285,12 +305,23 @@ def _state(folder: Path) -> str:
 
 def _resume(folder: Path, root: Path, how: dict[str, Any]) -> str:
     """Return the command that takes the run up, from any folder if the paths are absolute."""
-    words = ["stochbatch", "train", "--config", str(folder / "trial.json"), "--root", str(root)]
+    words = [*_command(), "train", "--config", str(folder / "trial.json"), "--root", str(root)]
     for name, value in how.items():
         if value != _HOW[name]:
             option = "--" + name.replace("_", "-")
             words += [option] if value is True else [option, str(value)]
     return shlex.join(words)
+
+
+def _command() -> list[str]:
+    """Return the command, with as many processes as now if they are all on this machine."""
+    from stochbatch.training.launch import find_launch
+
+    launch = find_launch()
+    if launch is None or os.environ.get("LOCAL_WORLD_SIZE") != str(launch.size):
+        return ["stochbatch"]
+    count = ["--nproc-per-node", str(launch.size)]
+    return ["torchrun", "--standalone", *count, "-m", "stochbatch"]
 
 
 def _show_result(result: Result, root: Path, quiet: bool) -> None:

@@ -107,8 +107,8 @@ class Result(BaseModel):
         return Trial(**self.trial)
 
 
-def environment(device: torch.device) -> dict[str, Any]:
-    """Return versions and hardware."""
+def environment(device: torch.device, ranks: int = 1) -> dict[str, Any]:
+    """Return versions and hardware, and how many processes trained together."""
     return {
         "stochbatch": stochbatch.__version__,
         "revision": _revision(),
@@ -118,6 +118,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "processor": processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
+        "ranks": ranks,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
     }
 

@@ -15,20 +15,23 @@ from typing import Any
 import torch
 
 from stochbatch import data
-from stochbatch.data.atomic import remove_forgotten, write_atomically
+from stochbatch.data.atomic import write_atomically
 from stochbatch.optim import SBS
-from stochbatch.training import checkpoint
-from stochbatch.training.checkpoint import Place
-from stochbatch.training.errors import Interrupted, RunError
+from stochbatch.training import checkpoint, finished
+from stochbatch.training.checkpoint import Loaded, Place
+from stochbatch.training.dividing import LEAST
+from stochbatch.training.errors import RunError
+from stochbatch.training.events import events
 from stochbatch.training.folder import (
     METRICS,
     RESULT,
     TRIAL,
     WEIGHTS,
     locked,
-    read_result,
     write,
 )
+from stochbatch.training.joining import choose_device, joined
+from stochbatch.training.ranks import Ranks, Wishes
 from stochbatch.training.result import Accuracy, Result, environment
 from stochbatch.training.session import Session, Tally
 from stochbatch.training.signals import StopSignals
@@ -51,23 +54,30 @@ def run(
     wait: bool = False,
     checkpoint_seconds: float = 300.0,
     tensorboard: bool = False,
+    alone: bool = False,
 ) -> Result:
     """Train, or go on training, or return what was trained long since.
 
     The run lies in ``root / trial.folder`` (see :mod:`stochbatch.training.folder`). If it was
     stopped, by whatever means, it goes on where it was and ends as if it never had been.
 
+    Processes that torchrun started, or that have a process group of their own, train together:
+    each takes a part of every batch, the first one writes, and all return the same result. All
+    of them must call this with the same trial.
+
     Args:
         trial: what to train.
         root: the folder of all runs.
         data_root: the folder of all data, see :func:`stochbatch.data.data_root`.
         accept_hash: take data files that are not the published ones; the result says so.
-        device: ``"cpu"``, ``"cuda"``, ... or ``"auto"`` for the best there is.
-        progress: is told how it goes.
+        device: ``"cpu"``, ``"cuda"``, ... or ``"auto"`` for the best there is. Of several
+            processes each takes its own GPU.
+        progress: is told how it goes; of several processes, in the first one.
         again: begin anew even if the run is over, or diverged.
         wait: if another process is at work on this trial, wait for it instead of refusing.
         checkpoint_seconds: save at least so often within an epoch; every epoch ends with a save.
         tensorboard: also write TensorBoard's event files into the run's folder.
+        alone: train in this process alone, even if it was started with others.
 
     Returns:
         The result; its ``status`` is ``"diverged"`` if the loss became infinite or NaN.
@@ -75,6 +85,7 @@ def run(
     Raises:
         RunError: something is in the way; one line says what.
         Interrupted: SIGINT or SIGTERM came; everything so far is saved.
+        LostProcess: another of several processes died.
 
     Example:
         >>> import tempfile
@@ -85,40 +96,33 @@ def run(
         >>> result.status, result.epochs
         ('finished', 1)
     """
-    progress = Unfailing(progress or Progress())
     folder = Path(root) / trial.folder
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"cannot make the folder {folder}: {error.strerror or error}") from error
-    try:
-        with locked(folder, wait):
-            remove_forgotten(folder, after=-math.inf)  # nobody else is at work here
-            done = None if again else read_result(folder)
-            if done is not None:
-                _check_data(done, data_root, accept_hash)
-                progress.end(done)
-                return done
-            chosen = choose_device(device)
-            with _own_generators(chosen), StopSignals() as signals:
-                runner = _Runner(trial, folder, chosen, progress, signals, checkpoint_seconds)
-                return runner.run(data_root, accept_hash, tensorboard, again)
-    finally:
-        progress.close()
-
-
-def choose_device(name: str) -> torch.device:
-    """Return the device of this name; ``"auto"`` is the best there is."""
-    if name == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError, ValueError) as error:
-        raise RunError(f"no device {name!r} here: {str(error).splitlines()[0]}") from None
-    return device
+    # Until the very end: torchrun, when one of its processes fails, terminates the others,
+    # which must not keep them from saying what happened.
+    with StopSignals(at_once=False) as signals, joined(device, alone) as ranks:
+        if ranks.count > 1:
+            signals.listen()
+            ranks.check_same(trial.hash, "were given different trials")
+        progress = Unfailing(progress if progress and ranks.is_first else Progress())
+        try:
+            with locked(folder, wait, ranks, signals):
+                done = ranks.do_first(
+                    lambda: finished.find(folder, again, data_root, accept_hash),
+                    pack=finished.pack,
+                    unpack=lambda text: finished.unpack(text, folder),
+                )
+                if done is not None:
+                    progress.end(done)
+                    return done
+                chosen = ranks.device or choose_device(device)
+                signals.listen()
+                with _own_generators(chosen):
+                    runner = _Runner(
+                        trial, folder, chosen, ranks, progress, signals, checkpoint_seconds
+                    )
+                    return runner.run(data_root, accept_hash, tensorboard, again)
+        finally:
+            progress.close()
 
 
 @contextmanager
@@ -126,35 +130,6 @@ def _own_generators(device: torch.device) -> Iterator[None]:
     """Leave the caller's random numbers as they were."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         yield
-
-
-def _check_data(done: Result, data_root: str | Path | None, accept_hash: bool) -> None:
-    """Raise if a finished run was trained on other data than those that are asked for."""
-    if not done.data.official and not accept_hash:
-        raise RunError(
-            f"{done.folder} was trained on files that are not the published ones: take it as it "
-            "is (--accept-hash), or begin anew (--again)"
-        )
-    name = done.trial["dataset"]
-    try:
-        splits = [
-            data.load(name, data_root, split, accept_hash=accept_hash)
-            for split in ("train", "test")
-        ]
-    except data.MissingFileError:
-        return  # nothing to compare with
-    if [split.sha256 for split in splits] != [done.data.train_sha256, done.data.test_sha256]:
-        raise RunError(
-            f"{done.folder} was trained on other data than are there now: put the former data "
-            "back, or begin anew (--again)"
-        )
-
-
-def _clear(folder: Path) -> None:
-    # The result first: without it, what is left is a run under way.
-    for name in (RESULT, WEIGHTS, METRICS):
-        (folder / name).unlink(missing_ok=True)
-    checkpoint.remove_all(folder)
 
 
 class _Runner:
@@ -165,11 +140,12 @@ class _Runner:
         trial: Trial,
         folder: Path,
         device: torch.device,
+        ranks: Ranks,
         progress: Progress,
         signals: StopSignals,
         checkpoint_seconds: float,
     ) -> None:
-        self.trial, self.folder, self.device = trial, folder, device
+        self.trial, self.folder, self.device, self.ranks = trial, folder, device, ranks
         self.progress, self.signals = progress, signals
         self.checkpoint_seconds = checkpoint_seconds
         self.metrics: list[str] = []
@@ -179,32 +155,49 @@ class _Runner:
     def run(
         self, data_root: str | Path | None, accept_hash: bool, tensorboard: bool, again: bool
     ) -> Result:
-        train, test = (
-            data.load(self.trial.dataset, data_root, split, accept_hash=accept_hash)
-            for split in ("train", "test")
+        train, test = self.ranks.in_turn(
+            lambda: [
+                data.load(self.trial.dataset, data_root, split, accept_hash=accept_hash)
+                for split in ("train", "test")
+            ]
         )
-        self.session = Session(self.trial, train, test, self.device)
+        self.session = self.ranks.do_all(
+            lambda: Session(self.trial, train, test, self.device, self.ranks)
+        )
         if not len(self.session.batches):
             raise RunError(f"there are too few images for a batch: {len(train)} in {train!r}")
-        if again:
-            _clear(self.folder)  # not before it is sure that there will be something instead
-        write(self.folder / TRIAL, self.trial.model_dump_json(indent=1))
-        place = self._restore()
+        self._divide()
+        place = self._restore(again)
         self.saved_at = time.monotonic()
         if self.metrics and _diverged(json.loads(self.metrics[-1])):
             return self._finish("diverged")  # killed before it could say so
-        with _events(self.folder, tensorboard, place.epoch) as events:
+        with events(self.folder, tensorboard, place.epoch, self.ranks.is_first) as board:
             for epoch in range(place.epoch, self.trial.epochs):
                 metrics = self._epoch(epoch, place.step if epoch == place.epoch else 0)
-                events.write(metrics)
+                board.write(metrics)
                 self.progress.epoch(metrics)
                 if _diverged(metrics):
                     return self._finish("diverged")
                 self._obey(Place(epoch + 1, 0), saved=True)
         return self._finish("finished")
 
-    def _restore(self) -> Place:
-        state, note = checkpoint.load(self.folder, self.device)
+    def _divide(self) -> None:
+        """Divide the batches among the processes, if there are several."""
+        size, count = self.trial.batch_size, self.ranks.count
+        if count == 1:
+            return
+        if size < LEAST * count:
+            raise RunError(
+                f"batches of {size} images are too small for {count} processes, each of which "
+                f"needs {LEAST}: start at most {max(1, size // LEAST)}"
+            )
+        self.ranks.check_same(self.session.facts.model_dump_json(), "have different data")
+        self.session.divide()
+
+    def _restore(self, again: bool) -> Place:
+        state, note = self.ranks.do_first(
+            lambda: self._open(again), pack=list, unpack=lambda parts: Loaded(*parts)
+        )
         place = Place(0, 0)
         if state is not None:
             facts = json.loads(state["data"])
@@ -216,7 +209,8 @@ class _Runner:
             self.session.load(state)
             place = Place(state["epoch"], state["step"])
             self.metrics, self.seconds = state["metrics"], state["seconds"]
-        write(self.folder / METRICS, "".join(self.metrics))
+            self._note_saved(place)
+        self.ranks.do_first(lambda: write(self.folder / METRICS, "".join(self.metrics)))
         self.progress.begin(
             self.trial,
             self.folder,
@@ -228,6 +222,15 @@ class _Runner:
         )
         return place
 
+    def _open(self, again: bool) -> Loaded:
+        """Return the last checkpoint of the folder, and what is to be said about it."""
+        if again:
+            finished.clear(
+                self.folder
+            )  # not before it is sure that there will be something instead
+        write(self.folder / TRIAL, self.trial.model_dump_json(indent=1))
+        return checkpoint.load(self.folder, self.device)
+
     def _epoch(self, epoch: int, start: int) -> dict[str, Any]:
         session, steps = self.session, self.session.steps
         if start == 0:
@@ -237,12 +240,13 @@ class _Runner:
         for step in range(start, steps):
             session.step(epoch, step)
             now = time.monotonic()
-            if now - told > TOLD_EVERY:
+            if now - told > TOLD_EVERY and self.ranks.is_first:
                 told = now
                 self._tell(epoch, step + 1, (step + 1 - start) / (now - self.began))
             self._obey(Place(epoch, step + 1))
-        train_loss, train_accuracy = session.tally.read()
-        images = int(session.tally.images)
+        tally = session.tally.over(self.ranks)
+        train_loss, train_accuracy = tally.read()
+        images = int(tally.images)
         training_seconds = time.monotonic() - self.began
         tested = self._evaluate(epoch) if self.trial.evaluates(epoch) else {}
         layers = self._layers()
@@ -260,17 +264,17 @@ class _Runner:
             "images_per_second": images * (steps - start) / steps / max(training_seconds, 1e-9),
         }
         self.metrics.append(json.dumps(line) + "\n")
-        write(self.folder / METRICS, "".join(self.metrics))
-        self._save(Place(epoch + 1, 0))
+        if self.ranks.count > 1 and not _diverged(line):
+            self.ranks.check_same(session.fingerprint(), "came to have different weights")
+        self._save(Place(epoch + 1, 0), with_metrics=True)
         return line
 
     def _evaluate(self, epoch: int) -> dict[str, Any]:
         tally = Tally.zeros(self.device)
         for _ in self.session.evaluate(epoch, tally):
-            if self.signals.received is not None:
-                # The weights are those at the end of the epoch: the next run evaluates them.
-                self._obey(Place(epoch, self.session.steps))
-        loss, accuracy = tally.read()
+            # The weights are those at the end of the epoch: the next run evaluates them.
+            self._obey(Place(epoch, self.session.steps), by_time=False)
+        loss, accuracy = tally.over(self.ranks).read()
         return {"test_loss": _number(loss), "test_accuracy": accuracy}
 
     def _layers(self) -> dict[str, Any]:
@@ -284,29 +288,51 @@ class _Runner:
 
     def _tell(self, epoch: int, step: int, steps_per_second: float) -> None:
         loss, accuracy = self.session.tally.read()
-        speed = steps_per_second * int(self.session.tally.images) / step
+        speed = steps_per_second * self.session.images_a_step
         self.progress.batch(epoch, step, self.session.steps, loss, accuracy, speed)
 
-    def _obey(self, place: Place, saved: bool = False) -> None:
+    def _obey(self, place: Place, saved: bool = False, by_time: bool = True) -> None:
         """Save if it is time to, and stop if a signal asks for it."""
-        stop = self.signals.received
-        due = time.monotonic() - self.saved_at > self.checkpoint_seconds
-        if (due or stop is not None) and not saved:
+        due = by_time and time.monotonic() - self.saved_at > self.checkpoint_seconds
+        agreed = self.ranks.agree(Wishes(self.signals.received or 0, due))
+        if (agreed.save or agreed.stop) and not saved:
             self._save(place)
-        if stop is not None:
-            raise Interrupted(stop, self.folder)
+        if agreed.stop:
+            raise self.ranks.interrupted(agreed.stop, self.folder)
 
-    def _save(self, place: Place) -> None:
+    def _save(self, place: Place, with_metrics: bool = False) -> None:
+        self.ranks.forget_wishes()
         state = {
             **self.session.state(),
             "data": self.session.facts.model_dump_json(),
             "metrics": self.metrics,
             "seconds": self.seconds + max(0.0, time.monotonic() - self.began),
         }
-        checkpoint.save(self.folder, place, state)
+
+        def to_disk() -> None:
+            if with_metrics:
+                write(self.folder / METRICS, "".join(self.metrics))
+            checkpoint.save(self.folder, place, state)
+
+        self.ranks.do_first(to_disk)
         self.saved_at = time.monotonic()
+        self._note_saved(place)
+
+    def _note_saved(self, place: Place) -> None:
+        within = f" and {place.step} steps of the next" if place.step else ""
+        self.ranks.saved = f"{place.epoch} epochs{within} are saved"
 
     def _finish(self, status: str) -> Result:
+        self.ranks.forget_wishes()
+        result = self.ranks.do_first(
+            lambda: self._write_result(status),
+            pack=Result.model_dump_json,
+            unpack=lambda text: Result.model_validate_json(text).in_folder(self.folder),
+        )
+        self.progress.end(result)
+        return result
+
+    def _write_result(self, status: str) -> Result:
         lines = [json.loads(line) for line in self.metrics]
         curve = [line.get("test_accuracy") for line in lines]
         network = self.session.network
@@ -325,7 +351,7 @@ class _Runner:
             data=self.session.facts,
             weights_sha256=hashlib.sha256(weights).hexdigest(),
             times={"seconds": self.seconds, "seconds_an_epoch": self.seconds / len(lines)},
-            environment=environment(self.device),
+            environment=environment(self.device, self.ranks.count),
         ).in_folder(self.folder)
         try:
             write_atomically(self.folder / WEIGHTS, lambda file: file.write(weights))
@@ -333,7 +359,6 @@ class _Runner:
             raise RunError(f"cannot write {self.folder / WEIGHTS}: {error.strerror}") from error
         write(self.folder / RESULT, result.model_dump_json(indent=1))
         checkpoint.remove_all(self.folder)
-        self.progress.end(result)
         return result
 
 
@@ -344,39 +369,3 @@ def _diverged(metrics: dict[str, Any]) -> bool:
 def _number(value: float) -> float | None:
     """Return a number that JSON has; NaN and infinity are null."""
     return value if math.isfinite(value) else None
-
-
-class _Events:
-    """TensorBoard's event files, or nothing."""
-
-    def __init__(self, writer: Any) -> None:
-        self.writer = writer
-
-    def write(self, metrics: dict[str, Any]) -> None:
-        """Write an epoch's numbers, and for SBS those of every layer."""
-        if self.writer is None:
-            return
-        epoch = metrics["epoch"]
-        for name, value in metrics.items():
-            if isinstance(value, float | int) and name != "epoch":
-                self.writer.add_scalar(name, value, epoch)
-        for layer in metrics.get("layers", []):
-            for name in ("probability", "batches"):
-                if layer[name] is not None:
-                    self.writer.add_scalar(f"{name}/{layer['name']}", layer[name], epoch)
-
-
-@contextmanager
-def _events(folder: Path, wanted: bool, epoch: int) -> Iterator[_Events]:
-    if not wanted:
-        yield _Events(None)
-        return
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise RunError("TensorBoard is not here: pip install 'stochbatch[lab]'") from None
-    writer = SummaryWriter(str(folder / "events"), purge_step=epoch)
-    try:
-        yield _Events(writer)
-    finally:
-        writer.close()

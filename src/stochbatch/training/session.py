@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from stochbatch.data import DATASETS, Augmentation, Batches, Normalisation, Split, subset
-from stochbatch.nets import resample_batch_norm
+from stochbatch.nets import resample_batch_norm, synchronise_batch_norm
 from stochbatch.optim import METHODS, SBS, SCHEDULES
+from stochbatch.training.dividing import Part, Parts, data_parallel
+from stochbatch.training.ranks import Ranks
 from stochbatch.training.result import DataFacts
 from stochbatch.training.trial import Trial
 
@@ -50,6 +52,10 @@ class Tally(NamedTuple):
         self.correct.add_((logits.detach().argmax(1) == labels).sum())
         self.images.add_(len(labels))
 
+    def over(self, ranks: Ranks) -> Tally:
+        """Return the tally of all processes together."""
+        return Tally(*ranks.sum(self))
+
     def read(self) -> tuple[float, float]:
         """Return mean loss, and accuracy in percent (waits for the device)."""
         loss, correct, images = (part.item() for part in self)
@@ -64,10 +70,19 @@ class Session:
         train: the whole training split; the trial's share of it is drawn here.
         test: the test split.
         device: where to train.
+        ranks: the processes that train together; by default this one alone.
     """
 
-    def __init__(self, trial: Trial, train: Split, test: Split, device: torch.device) -> None:
+    def __init__(
+        self,
+        trial: Trial,
+        train: Split,
+        test: Split,
+        device: torch.device,
+        ranks: Ranks | None = None,
+    ) -> None:
         self.trial, self.device, self.method = trial, device, METHODS[trial.method]
+        self.ranks = ranks = ranks or Ranks()
         chosen = subset(trial.seed, len(train), trial.share)
         images, labels = train.images[chosen], train.labels[chosen]
         augmentation = DATASETS[trial.dataset].augmentation if trial.augment else Augmentation()
@@ -78,14 +93,20 @@ class Session:
             seed=trial.seed,
             augmentation=augmentation,
             drop_single=True,
+            rank=ranks.rank,
+            ranks=ranks.count,
             device=device,
         )
+        self.parts = Parts(self.batches)
+        at_once = EVALUATION_PIXELS.get(device.type, MANY_PIXELS) // test.images[0, 0].numel()
         self.test = Batches(
             test.images,
             test.labels,
-            max(1, EVALUATION_PIXELS.get(device.type, MANY_PIXELS) // test.images[0, 0].numel()),
+            max(1, at_once) * ranks.count,
             shuffle=False,
             normalisation=self.batches.normalisation,
+            rank=ranks.rank,
+            ranks=ranks.count,
             device=device,
         )
         self.facts = _facts(train, test, len(labels), self.batches.normalisation)
@@ -93,12 +114,23 @@ class Session:
         self.network = trial.build_network().to(device)
         self.layout = _layout(trial, self.network, device)
         self.network.to(memory_format=self.layout)  # type: ignore[call-overload]
-        self.forward = torch.compile(self.network) if trial.compile else self.network
+        self.norms = (
+            synchronise_batch_norm(self.network) if trial.sync_bn and ranks.count > 1 else []
+        )
+        self.forward: Any = torch.compile(self.network) if trial.compile else self.network
+        self.trained: Callable[[Tensor], Tensor] = self.forward
         self.optimizer = trial.build_optimizer(self.network)
         schedule = SCHEDULES[trial.schedule]
         self.schedule = schedule(self.optimizer, trial.epochs, **trial.schedule_settings)
         self.scaler = torch.amp.GradScaler(device.type, enabled=trial.precision == "fp16")
         self.tally = Tally.zeros(device)
+        self._drops_elements = any(isinstance(one, nn.Dropout) for one in self.network.modules())
+
+    def divide(self) -> None:
+        """Let several processes share their gradients; all of them must call this."""
+        if self.ranks.count > 1:
+            zeros = torch.zeros(2, *self.batches.shape[1:], device=self.device)
+            self.trained = data_parallel(self.network, self.forward, self._laid_out(zeros))
 
     @property
     def steps(self) -> int:
@@ -109,6 +141,11 @@ class Session:
     @property
     def _evaluations(self) -> int:
         return self.trial.settings["L"] if self.method.closure else 1  # type: ignore[return-value]
+
+    @property
+    def images_a_step(self) -> int:
+        """Images that a step is computed on, in all processes together."""
+        return min(self.trial.batch_size, self.batches.shape[0]) * self._evaluations
 
     def begin_epoch(self) -> None:
         """Start the sums of an epoch, and for SBS its averages (Algorithm 2)."""
@@ -137,19 +174,30 @@ class Session:
         self.optimizer.step(closure)
 
     def _loss(self, epoch: int, evaluation: int) -> Tensor:
-        images, labels = self.batches.batch(epoch, evaluation % len(self.batches))
+        part = self._part(epoch, evaluation % len(self.batches))
         # Dropout draws from torch's generator. Seeded anew for every batch, it needs no
         # saving, and a run that resumes drops what the undisturbed run dropped.
-        seed_everything(self.trial.seed, f"batch {evaluation} of epoch {epoch}")
+        seed_everything(self.trial.seed, f"batch {evaluation} of epoch {epoch}{self._noise(part)}")
         with self._autocast():
-            logits = self._logits(images)
-            loss = nn.functional.cross_entropy(logits, labels)
-        self.tally.add(loss, logits, labels)
-        return loss
+            logits = self.trained(self._laid_out(part.images))
+            loss = nn.functional.cross_entropy(logits, part.labels)
+        if part.counted:
+            self.tally.add(loss, logits, part.labels)
+        return loss if part.weight == 1 else loss * part.weight
 
-    def _logits(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.forward(self._laid_out(images))
-        return logits
+    def _part(self, epoch: int, number: int) -> Part:
+        part = self.parts.part(epoch, number)
+        for norm in self.norms:
+            norm.divided = part.divided
+        return part
+
+    def _noise(self, part: Part) -> str:
+        """Return what the noise of this process's part has in its seed and others have not."""
+        # Features of other images are dropped by other numbers, but the coin of a residual
+        # branch is one for the whole batch.
+        if part.divided and self.ranks.rank and self._drops_elements:
+            return f", part {self.ranks.rank}"
+        return ""
 
     def _laid_out(self, images: Tensor) -> Tensor:
         # A batch is channels last; of one channel it is both at once, and only a copy decides.
@@ -164,11 +212,15 @@ class Session:
         return torch.autocast(self.device.type, low or torch.bfloat16, enabled=low is not None)
 
     def evaluate(self, epoch: int, tally: Tally) -> Iterator[None]:
-        """Count all test images, a batch at a time."""
+        """Count all test images, a batch at a time; of several processes, each its part."""
         if self.method.closure:
             self._resample(epoch)
+        self.ranks.copy_buffers(self.network)
         self.network.eval()
         for images, labels in self.test.epoch(0):
+            if not len(labels):  # the last few images may not be enough for all processes
+                yield
+                continue
             with torch.no_grad(), self._autocast():
                 logits = self.forward(images)  # channels last: faster, and without a backward safe
                 loss = nn.functional.cross_entropy(logits, labels)
@@ -177,18 +229,18 @@ class Session:
 
     def _resample(self, epoch: int) -> None:
         count = min(len(self.batches), -(-RESAMPLED_IMAGES // self.trial.batch_size))
-        images = (self._laid_out(self.batches.batch(epoch, number)[0]) for number in range(count))
+        images = (self._laid_out(self._part(epoch, number).images) for number in range(count))
         with self._autocast():
             resample_batch_norm(self.network, images)
 
     def state(self) -> dict[str, Any]:
-        """Return all that the next step depends on."""
+        """Return all that the next step depends on; all processes must call this."""
         return {
             "network": self.network.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "schedule": {name: self.schedule.__dict__[name] for name in _SCHEDULE_STATE},
             "scaler": self.scaler.state_dict(),
-            "tally": list(self.tally),
+            "tally": self.ranks.sum(self.tally),
             "normalisation": [list(part) for part in self.batches.normalisation],
         }
 
@@ -200,8 +252,16 @@ class Session:
         # The schedule would warn if its first call came before one of the optimizer's.
         self.optimizer._opt_called = True  # type: ignore[attr-defined]
         self.scaler.load_state_dict(state["scaler"])
-        self.tally = Tally(*(part.to(self.device) for part in state["tally"]))
+        self.tally = Tally.zeros(self.device)
+        if self.ranks.is_first:  # it counts for all of them until now
+            self.tally = Tally(*(part.to(self.device) for part in state["tally"]))
         self.network.train()
+
+    def fingerprint(self) -> str:
+        """Return a number that differs, all but certainly, if a bit of the weights does."""
+        with torch.no_grad():
+            bits = [weight.view(torch.int32).sum() for weight in self.network.parameters()]
+            return str(int(torch.stack(bits).sum()))
 
 
 # What a schedule of the same settings does not know by itself. (All of it would include

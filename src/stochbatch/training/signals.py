@@ -12,18 +12,27 @@ class StopSignals:
     """Notes SIGINT and SIGTERM while it is entered; a second SIGINT interrupts at once.
 
     Only the main thread can receive signals: elsewhere nothing is noted.
+
+    Args:
+        at_once: whether to note them from the beginning, or from :meth:`listen` on.
     """
 
     NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
-    def __init__(self) -> None:
+    def __init__(self, at_once: bool = True) -> None:
         self.received: int | None = None
+        self._at_once = at_once
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopSignals:
-        if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._note) for number in self.NUMBERS}
+        if self._at_once:
+            self.listen()
         return self
+
+    def listen(self) -> None:
+        """Note signals from now on."""
+        if threading.current_thread() is threading.main_thread() and not self._before:
+            self._before = {number: signal.signal(number, self._note) for number in self.NUMBERS}
 
     def __exit__(
         self,

@@ -32,7 +32,7 @@ NULL = "null"
 """What stands for None where there is no such thing."""
 
 
-LATER = ("evaluate_every",)
+LATER = ("evaluate_every", "sync_bn")
 """Fields that trials did not have from the beginning."""
 
 
@@ -66,6 +66,8 @@ class Trial(BaseModel):
         compile: whether the network goes through ``torch.compile``.
         evaluate_every: evaluate after every so many epochs, and always after each of the last
             tenth of them, which a table's mean is of.
+        sync_bn: of several processes, each normalises by the statistics of the whole batch, not
+            of its part. One process alone always does.
         seed: decides initial weights, subset, order, crops, flips, dropout and coins.
 
     Example:
@@ -98,6 +100,7 @@ class Trial(BaseModel):
     precision: Precision = "fp32"
     compile: bool = Field(False, strict=True)
     evaluate_every: int = Field(1, ge=1, strict=True)
+    sync_bn: bool = Field(False, strict=True)
     seed: int = Field(0, ge=0, lt=1 << 64, strict=True)
 
     def __init__(self, **fields: Any) -> None:
