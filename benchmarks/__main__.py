@@ -13,7 +13,7 @@ import torch
 import stochbatch
 from stochbatch.training.result import processor
 
-NAMES = ("step", "iteration", "memory", "scaling", "compile", "batches", "epoch")
+NAMES = ("step", "iteration", "memory", "scaling", "compile", "batches", "epoch", "sharded")
 RESULTS = Path(__file__).parent / "results"
 
 
