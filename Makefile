@@ -16,8 +16,12 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $(STAMP)
 
-demo: $(STAMP)  ## train a small network on digits with SGD and with SBS
-	$(ONE_THREAD) $(BIN)/python examples/digits.py
+# The article's comparison in small; the same trials as in the whole of it at this scale.
+DEMO := comparison --scale demo --only 'batch size=16' --methods SGD,Dropout,SBS
+
+demo: $(STAMP)  ## three methods on 338 digits, and the page that compares them
+	$(ONE_THREAD) $(BIN)/stochbatch study run $(DEMO)
+	$(ONE_THREAD) $(BIN)/stochbatch report $(DEMO) --to reports/demo
 
 test: $(STAMP)  ## all tests but the slow ones and those of several processes
 	$(ONE_THREAD) $(BIN)/python -m pytest -m "not slow and not distributed" -n auto

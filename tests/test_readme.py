@@ -78,7 +78,7 @@ def test_the_commands_of_studies_do_what_is_said_of_them(tmp_path: Path) -> None
     assert (tmp_path / "reports" / "comparison-demo" / "index.html").exists()
 
 
-def last_command_of(target: str) -> str:
+def commands_of(target: str) -> list[str]:
     plan = subprocess.run(
         ["make", "--dry-run", "--always-make", "--no-print-directory", target],
         cwd=ROOT,
@@ -86,11 +86,35 @@ def last_command_of(target: str) -> str:
         text=True,
         check=True,
     )
-    return plan.stdout.splitlines()[-1]
+    return plan.stdout.splitlines()
 
 
-def test_make_demo_runs_the_example_tested_here(tmp_path: Path) -> None:
-    assert last_command_of("demo").endswith("examples/digits.py")
+def test_make_demo_ends_with_the_path_of_a_page(tmp_path: Path) -> None:
+    """Its own commands, with one trial a cell for time's sake."""
+    lines = [line for line in commands_of("demo") if ".venv/bin/stochbatch" in line]
+    assert commands_of("demo")[-2:] == lines
+    environment = {**os.environ, "BROWSER": "false", "DISPLAY": ""}
+    for line in lines:
+        program = Path(sys.executable).parent / "stochbatch"
+        command = line.replace(".venv/bin/stochbatch", str(program)) + " --trials 1"
+        result = subprocess.run(
+            command,
+            shell=True,
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+        assert result.returncode == 0, result.stderr
+    page = tmp_path / result.stdout.splitlines()[-1].removeprefix("report: ")
+    text = page.read_text(encoding="utf-8")
+    assert "3 finished, 0 diverged, 0 failed, 0 missing." in " ".join(text.split())
+    for method in ("SGD", "Dropout", "SBS"):
+        assert f'<th scope="col">{method}</th>' in text
+
+
+def test_the_example_of_a_comparison_by_hand_runs(tmp_path: Path) -> None:
     result = subprocess.run(
         [sys.executable, ROOT / "examples" / "digits.py", "--epochs", "2", "--seeds", "2"],
         cwd=tmp_path,
@@ -105,7 +129,7 @@ def test_make_demo_runs_the_example_tested_here(tmp_path: Path) -> None:
 
 
 def test_make_bench_runs_the_benchmarks_tested_here() -> None:
-    assert last_command_of("bench").endswith("python -m benchmarks")
+    assert commands_of("bench")[-1].endswith("python -m benchmarks")
 
 
 @pytest.mark.slow

@@ -35,6 +35,7 @@ def markdown(layout: Layout) -> str:
         ]
     if layout.claims:
         parts += [
+            "Claims:",
             "\n".join(f"{number}. {claim}" for number, claim in enumerate(study.claims, 1)),
             " ".join(claims.notes(layout)),
             _markdown_table(
