@@ -16,6 +16,7 @@ import torch
 from stochbatch import data
 from stochbatch.nets import NETWORKS
 from stochbatch.training import read_run
+from tests import processes
 from tests.processes import Processes
 from tests.training import several
 from tests.training.runs import lasting
@@ -62,17 +63,17 @@ def assert_near(folder: str, expected: str, tolerance: float = 1e-4) -> None:
             assert one[name] == pytest.approx(other[name], abs=0.5)
 
 
-def assert_as_one(processes: Processes, fields: dict[str, Any], root: Path) -> None:
+def assert_as_one(group: Processes, fields: dict[str, Any], root: Path) -> None:
     fields = {"lr": 0.01, **fields}
-    (expected, *_) = processes.run(several.alone, fields, str(root / "one"))
-    seen = processes.run(several.together, fields, str(root / "many"))
+    (expected, *_) = group.run(several.alone, fields, str(root / "one"))
+    seen = group.run(several.together, fields, str(root / "many"))
     assert_near(seen[0]["folder"], expected["folder"])
     assert len(seen[0]["hashes"]) == several.trial_of(fields).epochs
     for one in seen:
         assert one["hashes"] == seen[0]["hashes"]  # weights and optimizer, to the last bit
         assert one["result"] == seen[0]["result"]
-    assert [one["watched"] > 0 for one in seen] == [True] + [False] * (processes.count - 1)
-    assert json.loads(seen[0]["result"])["environment"]["ranks"] == processes.count
+    assert [one["watched"] > 0 for one in seen] == [True] + [False] * (group.count - 1)
+    assert json.loads(seen[0]["result"])["environment"]["ranks"] == group.count
     assert json.loads(expected["result"])["environment"]["ranks"] == 1
 
 
@@ -139,8 +140,8 @@ SPLIT = {"network": "plain", "share": 63 / 1352, "epochs": 2}
 def test_the_parts_of_a_batch_are_the_batch(
     count: int, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    processes = request.getfixturevalue({2: "two", 4: "four"}[count])
-    seen = processes.run(several.batches_seen, SPLIT, str(tmp_path))
+    group = request.getfixturevalue({2: "two", 4: "four"}[count])
+    seen = group.run(several.batches_seen, SPLIT, str(tmp_path))
     trial = several.trial_of(SPLIT)
     train = data.load("digits")
     chosen = data.subset(0, len(train), trial.share)
@@ -189,13 +190,13 @@ STOPPED: list[dict[str, Any]] = [
 def test_stopped_and_resumed_by_as_many_it_ends_with_the_same_bytes(
     count: int, fields: dict[str, Any], request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    processes = request.getfixturevalue({2: "two", 4: "four"}[count])
-    (whole, *_) = processes.run(several.together, fields, str(tmp_path / "whole"))
+    group = request.getfixturevalue({2: "two", 4: "four"}[count])
+    (whole, *_) = group.run(several.together, fields, str(tmp_path / "whole"))
     parts = str(tmp_path / "parts")
     # The signal comes to one process, and not the first; all stop, and the first says so.
-    ends = processes.run(several.stopped, fields, parts, (1, 1), count - 1)
+    ends = group.run(several.stopped, fields, parts, (1, 1), count - 1)
     assert ends == [{"signal": 15, "told": rank > 0} for rank in range(count)]
-    (resumed, *_) = processes.run(several.together, fields, parts)
+    (resumed, *_) = group.run(several.together, fields, parts)
     assert resumed["begun"]["epoch"] == 1
     assert resumed["begun"]["batch"] > 0
     assert lasting(Path(resumed["folder"])) == lasting(Path(whole["folder"]))
@@ -270,9 +271,14 @@ def test_several_processes_wait_for_a_folder(two: Processes, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_a_compiled_network_is_trained_by_two_processes(two: Processes, tmp_path: Path) -> None:
-    fields = {"compile": True, "epochs": 1, "width": 0.25, "lr": 0.01, "sync_bn": True}
-    (expected, *_) = two.run(several.alone, fields, str(tmp_path / "one"))
-    seen = two.run(several.together, fields, str(tmp_path / "many"))
+@pytest.mark.timeout(590)
+@pytest.mark.parametrize("sync_bn", [False, True])
+def test_a_compiled_network_is_trained_by_two_processes(
+    sync_bn: bool, two: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "TIMEOUT", 280.0)
+    fields = {"epochs": 1, "width": 0.25, "lr": 0.01, "sync_bn": sync_bn}
+    expected, _ = two.run(several.together, fields, str(tmp_path))
+    seen = two.run(several.together, {**fields, "compile": True}, str(tmp_path))
     assert seen[0]["hashes"] == seen[1]["hashes"]
     assert_near(seen[0]["folder"], expected["folder"], 1e-3)

@@ -15,11 +15,9 @@ class RunError(RuntimeError):
 class LostProcess(RunError):  # noqa: N818 (a fact about others, not an error of this process)
     """Another process of the same training is gone, and nothing can go on without it."""
 
-    def __init__(self, saved: str) -> None:
-        super().__init__(
-            f"another process of this training died, or does not answer; {saved}, "
-            "and the same command goes on from there"
-        )
+    def __init__(self, saved: str | None) -> None:
+        then = f"{saved}, and the same command goes on from there" if saved else "nothing is saved"
+        super().__init__(f"another process of this training died, or does not answer; {then}")
 
 
 class Interrupted(RunError):  # noqa: N818 (not an error, an order)

@@ -83,8 +83,8 @@ def _own_gpu(launch: Launch) -> int:
     count = torch.cuda.device_count()
     if launch.local_rank >= count:
         raise RunError(
-            f"there are {count} GPUs here, and process {launch.local_rank + 1} of this machine "
-            "would have none: start fewer, or use --device cpu"
+            f"no GPU is left for process {launch.local_rank + 1} of this machine, which has "
+            f"{count}: start fewer, or use --device cpu"
         )
     return launch.local_rank
 

@@ -45,7 +45,7 @@ class Ranks:
     count = 1
     device: torch.device | None = None
     """Where this process trains, if that is decided by its place among the others."""
-    saved = "nothing is saved yet"
+    saved: str | None = None
     """What is safe, in words, for the case that another process dies."""
 
     @property
