@@ -18,9 +18,16 @@ COMMANDS = [
     for line in block.splitlines()
 ]
 
-OF_STUDIES = [line for line in COMMANDS if line.startswith(("stochbatch study", "stochbatch rep"))]
+OF_SEVERAL = [line for line in COMMANDS if line.startswith("torchrun") or "ray" in line]
+OF_STUDIES = [
+    line
+    for line in COMMANDS
+    if line.startswith(("stochbatch study", "stochbatch rep")) and line not in OF_SEVERAL
+]
 LINES_OF_STOCHBATCH = [
-    line for line in COMMANDS if line.startswith("stochbatch ") and line not in OF_STUDIES
+    line
+    for line in COMMANDS
+    if line.startswith("stochbatch ") and line not in (*OF_STUDIES, *OF_SEVERAL)
 ]
 
 
@@ -35,7 +42,7 @@ def test_snippet_runs(snippet: str) -> None:
 
 def test_every_command_is_one_that_is_tested_here() -> None:
     known = {"make demo", "make test", "make bench", 'pip install -c constraints.txt ".[lab]"'}
-    assert set(COMMANDS) == known | set(LINES_OF_STOCHBATCH) | set(OF_STUDIES)
+    assert set(COMMANDS) == known | {*LINES_OF_STOCHBATCH, *OF_STUDIES, *OF_SEVERAL}
 
 
 def test_the_commands_of_stochbatch_do_what_is_said_of_them(tmp_path: Path) -> None:
@@ -76,6 +83,28 @@ def test_the_commands_of_studies_do_what_is_said_of_them(tmp_path: Path) -> None
         )
         assert result.returncode == 0, result.stderr
     assert (tmp_path / "reports" / "comparison-demo" / "index.html").exists()
+
+
+@pytest.mark.distributed
+def test_the_commands_of_several_processes_do_what_is_said_of_them(tmp_path: Path) -> None:
+    """The study narrowed to one cell, for time's sake; its installation is this one."""
+    training, installation, study = OF_SEVERAL
+    assert ".[lab,ray]" in installation
+    folder = Path(sys.executable).parent
+    environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+    narrow = " --only 'batch size=128' --methods SGD --trials 1"
+    for line, says in ((training, "test accuracy"), (study + narrow, "1 finished")):
+        result = subprocess.run(
+            shlex.split(line),
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=250,
+        )
+        assert result.returncode == 0, result.stderr
+        assert says in result.stdout
+    assert len(list(tmp_path.glob("runs/*/result.json"))) == 2
 
 
 def commands_of(target: str) -> list[str]:
