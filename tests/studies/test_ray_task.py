@@ -22,6 +22,7 @@ def order(mark: Path, **changes: Any) -> dict[str, Any]:
         "mark": str(mark),
         "mark_seconds": 0.0,
         "lock_seconds": 0.1,
+        "told_every": 60.0,
         "versions": versions(),
         "threads": 1,
         "options": {"device": "cpu"},

@@ -98,7 +98,9 @@ def train(
         raise
     except Exception as error:
         first = (str(error).splitlines() or [""])[0]
-        what = first if isinstance(error, RunError) else f"{type(error).__name__}: {first}"
+        # The package's own errors are written to be read.
+        is_ours = type(error).__module__.startswith("stochbatch.")
+        what = first if is_ours else f"{type(error).__name__}: {first}"
         record(folder, what, traceback.format_exc())
         return "failed", what
     return result.status, _accuracy(result)

@@ -6,6 +6,7 @@ so that a node with another version can still read which one is wanted.
 
 from __future__ import annotations
 
+import math
 import signal
 import socket
 import time
@@ -97,7 +98,7 @@ def train_on_node(order: dict[str, Any], board: Any) -> Answer:
     root = Path(order["root"])
     try:
         wait = _is_free(root / trial.folder, order["lock_seconds"])
-        tell = _Teller(trial.hash, board)
+        tell = _Teller(trial.hash, board, order["told_every"])
         return train(trial, root, tell, threads=order["threads"], wait=wait, **order["options"])
     except Interrupted as stop:
         if stop.signal_number == signal.SIGTERM:
@@ -143,12 +144,12 @@ def _is_free(folder: Path, seconds: float) -> bool:
 class _Teller:
     """Tells the board how far a trial is, but not too often."""
 
-    def __init__(self, trial: str, board: Any) -> None:
-        self.trial, self.board = trial, board
-        self.told = -TOLD_EVERY
+    def __init__(self, trial: str, board: Any, every: float) -> None:
+        self.trial, self.board, self.every = trial, board, every
+        self.told = -math.inf
 
     def __call__(self, epochs: int) -> None:
         now = time.monotonic()
-        if now - self.told >= TOLD_EVERY:
+        if now - self.told >= self.every:
             self.told = now
             self.board.tell.remote(self.trial, epochs)
