@@ -108,6 +108,16 @@ def alone(fields: dict[str, Any], root: str, **options: Any) -> dict[str, Any] |
     return together(fields, root, alone=True, **options) if first else None
 
 
+def evaluated_in_small_batches(fields: dict[str, Any], root: str, images: int) -> dict[str, Any]:
+    """Train, and evaluate about so many images at once in each process."""
+    before = sessions.EVALUATION_PIXELS
+    sessions.EVALUATION_PIXELS = {"cpu": images * 64}
+    try:
+        return together(fields, root)
+    finally:
+        sessions.EVALUATION_PIXELS = before
+
+
 def stopped(
     fields: dict[str, Any], root: str, where: tuple[int, int], rank: int, just_one: bool = False
 ) -> dict[str, Any] | None:

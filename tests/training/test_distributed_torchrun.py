@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -20,15 +21,16 @@ pytestmark = pytest.mark.distributed
 TRIAL = {"method": "sbs", "epochs": 6, "share": 0.3, "batch_size": 8, "width": 0.5, "momentum": 0.5}
 """51 batches an epoch: long enough to be stopped in."""
 
+TRAIN = ["-m", "stochbatch", "train"]
 OPTIONS = ["--method", "sbs", "--epochs", 6, "--share", 0.3, "--batch-size", 8, "--width", 0.5]
 OPTIONS += ["--momentum", 0.5]
 
 
-@pytest.mark.timeout(280)
+@pytest.mark.timeout(400)
 def test_stopped_then_killed_then_finished_it_ends_with_the_same_bytes(
     two: Processes, tmp_path: Path
 ) -> None:
-    args = ["train", *OPTIONS, "--root", tmp_path]
+    args = [*TRAIN, *OPTIONS, "--root", tmp_path]
     folder = tmp_path / Trial(**TRIAL).folder
     with launched(2, *args) as launch:
         launch.wait_for("epoch 1/6")
@@ -66,17 +68,44 @@ def test_stopped_then_killed_then_finished_it_ends_with_the_same_bytes(
 
 
 def test_an_error_is_said_once(tmp_path: Path) -> None:
-    with launched(2, "train", "--method", "sbx", "--root", tmp_path) as launch:
+    with launched(2, *TRAIN, "--method", "sbx", "--root", tmp_path) as launch:
         assert launch.end() != 0
         assert [line[:33] for line in launch.ours()] == ["error: no method is called 'sbx',"]
         assert launch.tracebacks() == []
 
 
 def test_an_error_of_the_first_process_is_said_once(tmp_path: Path) -> None:
-    args = ["train", "--dataset", "cifar10", "--data-root", tmp_path, "--root", tmp_path]
+    args = [*TRAIN, "--dataset", "cifar10", "--data-root", tmp_path, "--root", tmp_path]
     with launched(2, *args, "--quiet") as launch:
         assert launch.end() != 0
         (line,) = launch.ours()
         assert "of cifar10 is neither in" in line
         assert launch.out == []
         assert launch.tracebacks() == []
+
+
+SCRIPT = """
+import json, os, sys
+from stochbatch.training import RunError, Trial, run
+seen = []
+for batch_size in (16, 3, 20):
+    try:
+        result = run(Trial(epochs=1, share=0.1, batch_size=batch_size, width=0.25), sys.argv[1])
+        seen.append([result.weights_sha256, result.environment["ranks"]])
+    except RunError as error:
+        seen.append([str(error)[:22], error.told])
+with open(sys.argv[1] + "/rank" + os.environ["RANK"], "w") as file:
+    json.dump(seen, file)
+"""
+
+
+def test_a_script_may_train_one_trial_after_the_other(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    with launched(2, script, tmp_path) as launch:
+        assert launch.end() == 0, launch.err
+    first, second = (json.loads((tmp_path / f"rank{rank}").read_text()) for rank in (0, 1))
+    assert [first[0], first[2]] == [second[0], second[2]]
+    assert first[0][1] == first[2][1] == 2
+    assert first[1][0] == second[1][0] == "batches of 3 images ar"
+    assert sorted([first[1][1], second[1][1]]) == [False, True]  # one of them should tell it

@@ -1,4 +1,4 @@
-"""The command under torchrun, and its processes, none of which is left over."""
+"""Programs under torchrun, and their processes, none of which is left over."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ SECONDS = 120
 
 
 class Launch:
-    """``stochbatch train`` in several processes.
+    """A program in several processes.
 
     Args:
         count: how many.
-        *args: what follows ``train``.
+        *args: the program and its arguments; ``-m`` before a module.
     """
 
     def __init__(self, count: int, *args: object) -> None:
         torchrun = Path(sys.executable).with_name("torchrun")
-        words = [torchrun, "--standalone", "--nproc-per-node", count, "-m", "stochbatch"]
+        words = [torchrun, "--standalone", "--nproc-per-node", count]
         self._process = subprocess.Popen(
             [str(word) for word in (*words, *args)],
             stdout=subprocess.PIPE,
