@@ -52,6 +52,26 @@ def test_a_curve_has_gaps_where_no_trial_was_evaluated() -> None:
     assert "sgd 25.00, sbs 40.00." in named(results)["curves-16"].alt
 
 
+def test_many_lines_are_shared_out_among_panels_and_named_in_full() -> None:
+    sketch = named(made_up(STUDIES["readings"], SCALES["demo"], epochs(0.1, 0.1)))[
+        "curves-accuracy"
+    ]
+    figure = sketch.figure()
+    labels = [[line.get_label() for line in panel.lines] for panel in figure.axes if panel.axison]
+    assert [len(lines) for lines in labels] == [7, 7, 5]
+    assert [label for lines in labels for label in lines] == [
+        point.label for point in study.axes[0].expanded()
+    ]
+    figure.draw_without_rendering()
+    box = figure.legends[0].get_window_extent()
+    assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
+    assert all(panel.get_window_extent().height > 150 for panel in figure.axes)
+
+
+def test_few_lines_are_in_one_panel() -> None:
+    assert len(named(two_by_two([90.0], [80.0]))["curves-16"].panels) == 1
+
+
 def test_without_any_evaluation_there_is_no_curve() -> None:
     results = two_by_two([20.0], only={"batch size": ["16"], "method": ["sgd"]})
     outcome = results.cells[0].outcomes[0]

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 MARKED = 10
 """Markers on a line."""
+LEGEND_LINE, LEGEND_HANDLE, LEGEND_LETTER = 0.2, 0.75, 0.075
+"""Inches of a legend: height of a line, width of a handle with its margins, and of a letter."""
 LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)))
 METADATA: dict[str, dict[str, Any]] = {
     # Without dates and versions the same results give the same bytes.
@@ -75,6 +77,11 @@ class Sketch:
     alt: str
     panels: tuple[Callable[[Axes], None], ...]
 
+    def figure(self) -> Figure:
+        """Return the figure, drawn and not saved."""
+        with _settings():
+            return _figure(self.panels)
+
     def drawn(self) -> Drawing:
         """Return the figure in all formats."""
         with _settings():
@@ -120,7 +127,6 @@ def _figure(draws: Sequence[Callable[[Axes], None]]) -> Figure:
     columns = min(2, len(draws))
     rows = math.ceil(len(draws) / columns)
     figure: Figure = optional("matplotlib.figure").Figure(layout="constrained")
-    figure.set_size_inches(6.4 if columns == 1 else 9, 1 + 2.8 * rows)
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     panels = [panel for line in grid for panel in line]
     for panel, draw in zip(panels, draws, strict=False):
@@ -128,29 +134,39 @@ def _figure(draws: Sequence[Callable[[Axes], None]]) -> Figure:
         panel.grid(alpha=0.25)
     for panel in panels[len(draws) :]:
         panel.set_axis_off()
+    # Where there is none below, the panel above has the numbers.
+    for panel in panels[max(0, len(draws) - columns) : len(draws)]:
+        panel.tick_params(labelbottom=True)
     if panels[0].get_xlabel() == "epoch":
         locator = optional("matplotlib.ticker").MaxNLocator(integer=True)
         panels[0].xaxis.set_major_locator(locator)
-    _add_legend(figure, panels)
+    width = 6.4 if columns == 1 else 9.0
+    figure.set_size_inches(
+        width, 0.6 + 2.8 * rows + LEGEND_LINE * _add_legend(figure, panels, width)
+    )
     return figure
 
 
-def _add_legend(figure: Figure, panels: Sequence[Axes]) -> None:
+def _add_legend(figure: Figure, panels: Sequence[Axes], width: float) -> int:
+    """Put one legend under all panels; return of how many lines it is."""
     # A panel may lack a line that another has.
     legend = {
         label: handle
         for panel in panels
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
     }
+    longest = max(map(len, legend), default=0)
+    columns = max(1, min(4, len(legend), int(width / (LEGEND_HANDLE + LEGEND_LETTER * longest))))
     figure.legend(
         legend.values(),
         legend.keys(),
         loc="outside lower center",
-        ncols=min(4, len(legend)),
+        ncols=columns,
         fontsize="small",
         frameon=False,
         handlelength=3,
     )
+    return math.ceil(len(legend) / columns)
 
 
 def _settings() -> AbstractContextManager[None]:

@@ -24,6 +24,11 @@ MANY = 6
 MOST = 12
 """No more figures of a kind than this."""
 
+CROWD = 8
+"""More lines than this are shared out among several panels."""
+
+Panel = Callable[["Axes"], None]
+"""Draws the lines of one panel."""
 Group = dict[str, str]
 """Labels on the axes that a figure keeps fixed."""
 
@@ -142,14 +147,18 @@ def _curves(layout: Layout, axis: str, group: Group) -> Sketch | None:
     if not drawn:
         return None
 
-    def draw(panel: Axes) -> None:
-        for label, position, curves in drawn:
-            how = style(label, position)
-            epochs, low, mean, high = zip(*over_trials(curves), strict=True)
-            draw_line(panel, epochs, mean, how, label)
-            panel.fill_between(epochs, low, high, color=how.color, alpha=0.12, linewidth=0)
-        panel.set(xlabel="epoch", ylabel="test accuracy (%)")
+    def panel_of(part: Sequence[tuple[str, int, list[list[float | None]]]]) -> Panel:
+        def draw(panel: Axes) -> None:
+            for label, position, curves in part:
+                how = style(label, position)
+                epochs, low, mean, high = zip(*over_trials(curves), strict=True)
+                draw_line(panel, epochs, mean, how, label)
+                panel.fill_between(epochs, low, high, color=how.color, alpha=0.12, linewidth=0)
+            panel.set(xlabel="epoch", ylabel="test accuracy (%)")
 
+        return draw
+
+    size = math.ceil(len(drawn) / math.ceil(len(drawn) / CROWD))
     ends = joined([f"{label} {number(over_trials(curves)[-1][2])}" for label, _, curves in drawn])
     title = f"Test accuracy over the epochs{_of(group)}"
     return Sketch(
@@ -157,7 +166,7 @@ def _curves(layout: Layout, axis: str, group: Group) -> Sketch | None:
         f"{title}. Lines are means over the trials, bands reach from the lowest to the highest; "
         "a trial that diverged counts as far as it went.",
         f"Line chart. {title}, a line for each {axis}. In the last epoch, in percent: {ends}.",
-        (draw,),
+        tuple(panel_of(drawn[first : first + size]) for first in range(0, len(drawn), size)),
     )
 
 
@@ -200,7 +209,7 @@ def _batches(layout: Layout, axis: str, group: Group) -> Sketch | None:
         return None
     names = list(dict.fromkeys(kind for kinds in panels.values() for kind in kinds))
 
-    def panel_of(label: str) -> Callable[[Axes], None]:
+    def panel_of(label: str) -> Panel:
         def draw(panel: Axes) -> None:
             for position, kind in enumerate(names):
                 if values := panels[label].get(kind):

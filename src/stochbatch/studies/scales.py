@@ -52,7 +52,8 @@ SCALES: Registry[Scale] = Registry("scale")
 for _scale in (
     Scale(
         "paper",
-        "As published: full networks and data, 100 epochs, 10 trials.",
+        "Nothing is reduced: the article's studies with full networks and data, 100 epochs, "
+        "10 trials.",
         repetitions=10,
         comparable=True,
     ),
