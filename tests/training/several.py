@@ -230,3 +230,22 @@ def waiting(fields: dict[str, Any], root: str, seconds: float) -> tuple[float, s
         threading.Timer(seconds, lock.release).start()
     result = run(trial_of(fields), root, wait=True)
     return time.monotonic() - began, result.status
+
+
+def stopped_while_waiting(fields: dict[str, Any], root: str) -> tuple[int, bool]:
+    """Wait for a folder that is held for good until a process gets a SIGTERM."""
+    folder = Path(root) / trial_of(fields).folder
+    folder.mkdir(exist_ok=True)
+    lock = filelock.FileLock(folder / "lock")
+    rank = torch.distributed.get_rank()
+    if rank == 0:
+        lock.acquire()
+    else:
+        threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    try:
+        run(trial_of(fields), root, wait=True)
+    except Interrupted as stop:
+        return stop.signal_number, stop.told
+    finally:
+        lock.release()
+    raise AssertionError("it was not stopped")

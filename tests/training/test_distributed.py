@@ -128,6 +128,8 @@ def test_accuracies_count_every_image_once(four: Processes, tmp_path: Path) -> N
         logits = read.network()((test.images.float() - mean) / std)
     hits = int((logits.argmax(1) == test.labels).sum())
     assert last["test_accuracy"] == 100 * hits / len(test)
+    loss = torch.nn.functional.cross_entropy(logits, test.labels)
+    assert last["test_loss"] == pytest.approx(loss.item(), rel=1e-5)
     assert (last["train_accuracy"] * 203 / 100) == pytest.approx(
         round(last["train_accuracy"] * 203 / 100)
     )
@@ -269,6 +271,11 @@ def test_what_goes_wrong_in_one_process_ends_all_with_the_same_words(
 def test_several_processes_wait_for_a_folder(two: Processes, tmp_path: Path) -> None:
     seen = two.run(several.waiting, {"epochs": 1, "width": 0.25}, str(tmp_path), 2.5)
     assert all(seconds > 2.4 and status == "finished" for seconds, status in seen)
+
+
+def test_while_they_wait_for_a_folder_they_can_be_stopped(two: Processes, tmp_path: Path) -> None:
+    ends = two.run(several.stopped_while_waiting, {"epochs": 1}, str(tmp_path))
+    assert ends == [(15, False), (15, True)]
 
 
 @pytest.mark.slow

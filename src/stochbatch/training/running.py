@@ -225,9 +225,8 @@ class _Runner:
     def _open(self, again: bool) -> Loaded:
         """Return the last checkpoint of the folder, and what is to be said about it."""
         if again:
-            finished.clear(
-                self.folder
-            )  # not before it is sure that there will be something instead
+            # Not before it is sure that there will be something instead.
+            finished.clear(self.folder)
         write(self.folder / TRIAL, self.trial.model_dump_json(indent=1))
         return checkpoint.load(self.folder, self.device)
 
