@@ -53,10 +53,8 @@ def test_a_curve_has_gaps_where_no_trial_was_evaluated() -> None:
 
 
 def test_many_lines_are_shared_out_among_panels_and_named_in_full() -> None:
-    sketch = named(made_up(STUDIES["readings"], SCALES["demo"], epochs(0.1, 0.1)))[
-        "curves-accuracy"
-    ]
-    figure = sketch.figure()
+    study = STUDIES["readings"]
+    figure = named(made_up(study, SCALES["demo"], epochs(0.1, 0.1)))["curves-accuracy"].figure()
     labels = [[line.get_label() for line in panel.lines] for panel in figure.axes if panel.axison]
     assert [len(lines) for lines in labels] == [7, 7, 5]
     assert [label for lines in labels for label in lines] == [

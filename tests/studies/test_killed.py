@@ -1,0 +1,136 @@
+"""Invariant: a study that was killed again and again ends with the report of one left alone."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from stochbatch.report import write_report
+from stochbatch.studies import SCALES, Study, collect
+from tests.cli.command import ENVIRONMENT, SCRIPT
+
+SEED = 20_200_413
+KILLS = 6
+TEXT = """
+title = "Killed"
+repetitions = 3
+[base]
+dataset = "digits"
+epochs = 16
+share = 0.25
+width = 0.5
+batch_size = 16
+evaluate_every = 3
+[[axes]]
+name = "method"
+points = [{ label = "SGD", method = "sgd" }, { label = "SBS", method = "sbs" }]
+[claim]
+axis = "method"
+better = "SBS"
+than = "SGD"
+"""
+OPTIONS = ["killed.toml", "--scale", "paper"]
+
+
+def command(folder: Path, *words: str) -> subprocess.Popen[bytes]:
+    """Start the command in a process group of its own."""
+    with (folder / "said").open("wb") as said:
+        return subprocess.Popen(
+            [str(SCRIPT), *words],
+            cwd=folder,
+            env=ENVIRONMENT,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def study_run(folder: Path) -> subprocess.Popen[bytes]:
+    return command(folder, "study", "run", *OPTIONS, "--workers", "2", "--quiet")
+
+
+def finish(process: subprocess.Popen[bytes], folder: Path) -> None:
+    try:
+        code = process.wait(timeout=400)
+    finally:
+        kill(process)
+    assert code == 0, (folder / "said").read_text()
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill the whole group, and wait until nobody of it is left to hold a lock."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        try:
+            os.killpg(process.pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    raise AssertionError("a process outlived its SIGKILL")
+
+
+def report(folder: Path) -> dict[str, bytes]:
+    """Return the files of the report, the page without its section of times and machines."""
+    finish(command(folder, "report", *OPTIONS), folder)
+    found = {}
+    for path in sorted((folder / "reports").rglob("*")):
+        if path.is_file():
+            content = path.read_bytes()
+            if path.name == "index.html":
+                content, sections = re.subn(
+                    rb"<section id=\"times\">.*?</section>", b"", content, flags=re.S
+                )
+                assert sections == 1
+            found[path.relative_to(folder).as_posix()] = content
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+@pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
+def test_killed_at_random_moments_a_study_ends_with_the_same_report(tmp_path: Path) -> None:
+    alone, killed = tmp_path / "alone", tmp_path / "killed"
+    for folder in (alone, killed):
+        folder.mkdir()
+        (folder / "killed.toml").write_text(TEXT)
+    began = time.monotonic()
+    finish(study_run(alone), alone)
+    whole = time.monotonic() - began
+
+    generator = random.Random(SEED)
+    study, scale = Study.from_text(TEXT, "killed"), SCALES["paper"]
+    hits, states = 0, []
+    for number in range(KILLS):
+        delay = generator.uniform(0.2, 0.7) * whole
+        process = study_run(killed)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=delay)
+        hits += process.poll() is None
+        kill(process)
+        results = collect(study, scale, killed / "runs")
+        states.append(len(results.missing))
+        print(f"seed {SEED}, kill {number + 1}: after {delay:.1f} s, {states[-1]} trials missing")
+        # A report of what is there so far leaves nothing behind that a later one has not.
+        write_report(results, killed / "reports" / "killed-paper")
+        if not results.missing:
+            break
+    assert hits >= 2, "the study was over before it could be killed twice"
+    assert states == sorted(states, reverse=True), "a finished trial was lost"
+
+    finish(study_run(killed), killed)
+    expected, got = report(alone), report(killed)
+    assert got.keys() == expected.keys()
+    for name, content in expected.items():
+        assert got[name] == content, name
+    assert len([name for name in expected if name.endswith(".png")]) == 2
