@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -188,11 +187,11 @@ def test_a_whole_state_is_cut_and_a_cut_one_is_not_taken_for_whole(two: Processe
 
 
 def _bad(what: str) -> str:
-    from torch.distributed.tensor import Partial, distribute_tensor
+    from torch.distributed.tensor import DTensor, Partial, Replicate
 
-    mesh: Any = mesh_of(2)
     values = torch.zeros(4, dtype=torch.complex64 if what == "complex" else torch.float32)
-    tensor = distribute_tensor(values, mesh, [Partial()] if what == "partial" else None)
+    placement = Partial() if what == "partial" else Replicate()
+    tensor = DTensor.from_local(values, mesh_of(2), [placement], run_check=False)
     try:
         SBS([tensor.requires_grad_()], lr=0.1)
     except TypeError as error:
