@@ -64,6 +64,15 @@ def test_the_numbers_are_those_of_the_statistics() -> None:
 def test_verdicts_of_cells_are_marks() -> None:
     cells, *_ = read_tables(latex(Layout.of(comparable_study())))
     assert cells.rows[1][1].endswith("↓ (99.99)")
+    assert "in brackets the published mean" in cells.caption
+    assert "arrows: ours is higher" in cells.caption
+
+
+def test_where_nothing_is_published_nothing_is_said_of_it() -> None:
+    results = made_up(STUDIES["readings"], SCALES["paper"], epochs(0.1))
+    caption = read_tables(latex(Layout.of(results)))[0].caption
+    assert "brackets" not in caption
+    assert "arrows" not in caption
 
 
 def test_labels_with_signs_of_latex_are_printed_as_they_are() -> None:

@@ -84,11 +84,12 @@ def _cells(layout: Layout) -> str:
         [*map(escaped, row), *(_cell(layout.cell(row, name)) for name in layout.columns)]
         for row in layout.rows
     ]
+    brackets = ", in brackets the published mean" if study.published else ""
     caption = (
-        f"{study.title}. {study.caption} Mean ± half of the 95 % interval over the trials, in "
-        f"brackets the published mean. {scale.summary} {layout.comparable}"
+        f"{study.title}. {study.caption} Mean ± half of the 95 % interval over the "
+        f"trials{brackets}. {scale.summary} {layout.comparable}"
     )
-    if scale.comparable:
+    if study.published and scale.comparable:
         caption += " Equal sign: it agrees with the article; arrows: ours is higher, or lower."
     return _table(caption, [*layout.axes[:-1], *layout.columns], rows, len(layout.axes) - 1)
 
