@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -261,6 +262,21 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(
         out, err = driver.communicate(timeout=200)
     assert (driver.returncode, err) == (0, "")
     assert_same(SLOW, whole, root)
+
+
+def test_a_connection_leaves_the_process_as_it_was(cluster: Any) -> None:
+    probe = """
+import signal, sys
+from stochbatch.studies.ray_cluster import connected
+before = signal.getsignal(signal.SIGTERM)
+with connected(sys.argv[1]) as cluster:
+    print("as Ray prints")
+print(cluster.ray.is_initialized(), signal.getsignal(signal.SIGTERM) is before)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", probe, cluster.address], capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout, done.stderr) == ("False True\n", "as Ray prints\n")
 
 
 def test_without_an_address_ray_is_started_here_and_nothing_is_left_of_it(tmp_path: Path) -> None:

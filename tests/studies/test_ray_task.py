@@ -9,7 +9,7 @@ import filelock
 import pytest
 
 from stochbatch.studies import ray_task
-from stochbatch.studies.ray_task import Board, marked, train_on_node, versions, what_is_wrong
+from stochbatch.studies.ray_task import board_class, marked, train_on_node, versions, what_is_wrong
 from stochbatch.training import RunError
 from stochbatch.training.folder import LOCK
 from tests.training.runs import small_trial
@@ -34,7 +34,7 @@ class Told:
     """A board as a task sees it: its method is called by `remote`."""
 
     def __init__(self) -> None:
-        self.board = Board()
+        self.board = board_class()()
         self.tell = self
 
     def remote(self, trial: str, epochs: int) -> None:

@@ -146,15 +146,19 @@ def _init(ray: Any, address: str, cpus: int | None) -> None:
     except (ConnectionError, OSError, RuntimeError, ValueError) as error:
         if isinstance(error, RunError):
             raise
-        where = "this machine" if address == "local" else address
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise ClusterError(f"no Ray cluster on {where}: {reason}") from error
+        if address == "local":
+            raise ClusterError(f"Ray cannot be started on this machine: {reason}") from error
+        raise ClusterError(
+            f"cannot join the Ray cluster at {address}: {reason} (does it ask for a token, "
+            "or has it another version?)"
+        ) from error
 
 
 def reach(address: str) -> None:
     """Raise a :class:`ClusterError` if there is surely no cluster at an address."""
     if address == "auto":
-        return  # Ray looks for it on this machine, and says at once if there is none
+        return  # Ray looks for one on this machine, and says at once if there is none
     if "://" in address:
         raise ClusterError(
             f"{address} is not for studies, which run on a machine of the cluster: there "

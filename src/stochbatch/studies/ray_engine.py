@@ -28,7 +28,7 @@ from stochbatch.studies.ray_task import (
     STOPPED,
     TOLD_EVERY,
     UNFIT,
-    Board,
+    board_class,
     marked,
     train_on_node,
     versions,
@@ -149,10 +149,10 @@ class _Engine:
         here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
             ray.get_runtime_context().get_node_id(), soft=False
         )
-        self.board = ray.remote(num_cpus=0, max_restarts=-1, scheduling_strategy=here)(
-            Board
-        ).remote()
+        actor = ray.remote(num_cpus=0, max_restarts=-1, scheduling_strategy=here)(board_class())
+        self.board = actor.remote()
         self.news = self.board.read.remote()
+        ray.wait([self.news])  # or the first trials would tell of epochs long past
 
     def run(self, workers: int, signals: StopSignals) -> Count:
         while self.waiting or self.under_way:

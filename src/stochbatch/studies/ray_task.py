@@ -73,20 +73,26 @@ def versions() -> dict[str, str]:
     return {"stochbatch": stochbatch.__version__, "torch": torch.__version__.split("+")[0]}
 
 
-class Board:
-    """Where trials write how many epochs are done: an actor beside the engine, which reads it."""
+def board_class() -> type[Any]:
+    """Return the class of the board where trials write how many epochs are done.
 
-    def __init__(self) -> None:
-        self._done: dict[str, int] = {}
+    It is an actor beside the engine, which reads it. A class that is made in a function is sent to
+    its process instead of being imported there: to count, none of this package is needed.
+    """
 
-    def tell(self, trial: str, epochs: int) -> None:
-        """Note how far a trial is."""
-        self._done[trial] = epochs
+    class Board:
+        def __init__(self) -> None:
+            self.done: dict[str, int] = {}
 
-    def read(self) -> dict[str, int]:
-        """Return what is new since the last call."""
-        news, self._done = self._done, {}
-        return news
+        def tell(self, trial: str, epochs: int) -> None:
+            self.done[trial] = epochs
+
+        def read(self) -> dict[str, int]:
+            """Return what is new since the last call."""
+            news, self.done = self.done, {}
+            return news
+
+    return Board
 
 
 def train_on_node(order: dict[str, Any], board: Any) -> Answer:
