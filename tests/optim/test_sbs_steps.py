@@ -263,3 +263,15 @@ def test_state_is_two_tensors_a_parameter_and_a_third_with_momentum() -> None:
         optimizer.step()
         sizes = sorted(value.numel() for value in optimizer.state[weight].values())
         assert sizes == [1, 1, 3] + [100] * expected
+
+
+@pytest.mark.parametrize("fused", [False, None, True])
+def test_a_gradient_of_another_shape_is_refused(fused: bool | None) -> None:
+    weight = torch.nn.Parameter(torch.zeros(1 << 14, 2))
+    optimizer = SBS([weight], fused=fused, probability=1.0, skip_nonfinite=False)
+    weight.grad = torch.ones_like(weight)
+    weight.data = torch.zeros(1 << 15, 2)
+    with pytest.raises(RuntimeError, match="its data were replaced"):
+        optimizer.step()
+    assert not weight.any()
+    assert not optimizer.state

@@ -80,7 +80,7 @@ def _row_major(strides: Strides | None, like: Tensor) -> Tensor:
 
 def strides_of(layout: MemoryLayout, device: torch.device) -> Strides | None:
     """Return a layout as ``_move`` takes it: as ints it would be compiled anew for each."""
-    if layout.middle == 1 and layout.offset == 0 and layout.pitch == layout.inner:
+    if layout.counts:
         return None
     # Low words are enough: what is carried beyond them is the number of the block.
     words = (as_int32(number) for number in layout)
@@ -149,8 +149,9 @@ def variants(layers: Sequence[Layer], roster: Roster) -> set[Variant]:
     together = {place for bundle in roster.bundles for place in bundle.places}
     result = set()
     for place, layer in enumerate(layers):
-        dense = layer.grad.is_contiguous() and layer.window is None
-        form = "bundle" if place in together else "contiguous" if dense else "strided"
+        layout = memory_layout(layer.grad, layer.window)
+        counts = layout is not None and layout.counts
+        form = "bundle" if place in together else "contiguous" if counts else "strided"
         group = layer.group
         result.add(
             Variant(

@@ -196,10 +196,11 @@ class NativeParts:
 
 
 def can_move(layers: Sequence[Layer], counters: Counters) -> bool:
-    """Return whether a native step can move these layers."""
+    """Return whether a native step can move these layers, of which some are ``DTensor``."""
     return counters.step.is_cpu and all(
         _plain(layer.weight)
         and _plain(layer.grad)
+        and layer.grad.shape == layer.weight.shape
         and memory_layout(layer.weight, layer.window) is not None
         for layer in layers
     )

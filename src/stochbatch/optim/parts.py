@@ -7,6 +7,7 @@ them decide alike.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -24,6 +25,9 @@ SUM, SQUARES, COUNT, CHANCES, BATCHES = range(5)
 """Rows of a message: sum and squared deviations of a part's gradients, its number of elements,
 and the sums of probabilities and batches of the step before."""
 
+ABSENT = -1.0
+"""Number of elements where there is no gradient. (A part that is empty has 0.)"""
+
 
 class Parts:
     """The parameters of an optimizer that are cut into parts, and what is told of them.
@@ -33,14 +37,15 @@ class Parts:
     """
 
     def __init__(self, members: Iterable[Member]) -> None:
+        members = list(members)
         found = {member.number: (member.tensor, window_of(member.tensor)) for member in members}
         cut = {number: (tensor, window) for number, (tensor, window) in found.items() if window}
         self.windows: dict[int, Window] = {number: window for number, (_, window) in cut.items()}
         """Where each part lies, by the number of its parameter."""
         self._columns = {number: column for column, number in enumerate(cut)}
-        tensors = [tensor for tensor, _ in cut.values()]
-        self._home = local(tensors[0]).device if tensors else torch.device("cpu")
-        self._everyone = _Everyone(tensors) if tensors else None
+        self._tensors = [tensor for tensor, _ in cut.values()]
+        self._everyone = _Everyone(self._tensors) if cut else None
+        self._fingerprint = _fingerprint(members)
         self._seating: _Seating | None = None
         self._told: _Told | None = None
 
@@ -50,11 +55,15 @@ class Parts:
     def listen(self) -> None:
         """Take part in the collective of a step that finds no gradient in this process."""
         if self._everyone is not None:
-            self._exchange(self._blank())
+            self._exchange(self._blank(local(self._tensors[0]).device), check=True)
 
-    def _blank(self) -> Tensor:
-        dtype = accumulation_dtype(self._home)
-        return torch.zeros(5, len(self._columns), dtype=dtype, device=self._home)
+    def _blank(self, device: torch.device) -> Tensor:
+        """Return a message that says nothing of any parameter; its last column says of which."""
+        dtype = accumulation_dtype(device)
+        message = torch.zeros(5, len(self._columns) + 1, dtype=dtype, device=device)
+        message[COUNT] = ABSENT
+        message[SUM, -1] = self._fingerprint
+        return message
 
     def whole_sums(self, layers: Sequence[Layer], roster: Roster, sums: Tensor) -> Tensor:
         """Return sum and squared deviations of the whole layers' |g|, given those of what is here.
@@ -63,20 +72,25 @@ class Parts:
         """
         if self._everyone is None:
             return sums
-        seating = self._seat(layers, roster)
-        message = self._blank()
+        former, seating = self._seating, self._seat(layers, roster, sums.device)
+        message = self._blank(sums.device)
         message[: SQUARES + 1, seating.columns] = sums[:, seating.places].to(message)
         message[COUNT, seating.columns] = seating.counts.to(message.dtype)
-        everyone = self._exchange(message)
+        # On a GPU to look is to wait, so it is done only when something has changed.
+        check = sums.device.type == "cpu" or former is not seating
+        everyone = self._exchange(message, check)
         whole = _combined(everyone[:, :, seating.columns], roster.layers.size[seating.places])
         return sums.index_copy(1, seating.places, whole.to(sums))
 
-    def _exchange(self, message: Tensor) -> Tensor:
+    def _exchange(self, message: Tensor, check: bool) -> Tensor:
         assert self._everyone is not None
         told, self._told = self._told, None
         if told is not None:
             message[CHANCES:, told.columns] = told.sums.T.to(message)
-        everyone = self._everyone.gather(message)
+        raw = self._everyone.gather(message)
+        if check:
+            _check(raw)
+        everyone = self._everyone.each_part_once(raw[:, :, :-1])
         if told is not None:
             sums = everyone[:, CHANCES:, told.columns].sum(dim=0).T
             record(told.accounts, sums.to(told.sizes.device), told.sizes, told.counts)
@@ -95,7 +109,7 @@ class Parts:
         if self._everyone is None:
             record(accounts, sums, sizes, counts)
             return
-        seating = self._seat(layers, roster)
+        seating = self._seat(layers, roster, sizes.device)
         cut = [place for place, layer in enumerate(layers) if layer.window]
         if len(cut) < len(layers):
             rest = seating.rest
@@ -109,14 +123,14 @@ class Parts:
             counts,
         )
 
-    def _seat(self, layers: Sequence[Layer], roster: Roster) -> _Seating:
+    def _seat(self, layers: Sequence[Layer], roster: Roster, device: torch.device) -> _Seating:
         if self._seating is None or self._seating.roster is not roster:
             cut = [place for place, layer in enumerate(layers) if layer.window]
             rest = [place for place, layer in enumerate(layers) if not layer.window]
             columns = [self._columns[layers[place].index] for place in cut]
             counts = [layers[place].grad.numel() for place in cut]
             numbers = (
-                torch.tensor(each, dtype=torch.int64, device=self._home)
+                torch.tensor(each, dtype=torch.int64, device=device)
                 for each in (cut, columns, counts, rest)
             )
             self._seating = _Seating(roster, *numbers)
@@ -167,21 +181,50 @@ class _Everyone:
             return distributed.group.WORLD
         if self._mesh.ndim == 1:
             return self._mesh.get_group()
-        return distributed.new_group(sorted(self._ranks), use_local_synchronization=True)
+        key = (distributed.group.WORLD, *sorted(self._ranks))
+        if key not in _GROUPS:
+            _GROUPS[key] = distributed.new_group(
+                sorted(self._ranks), use_local_synchronization=True
+            )
+        return _GROUPS[key]
 
     def gather(self, message: Tensor) -> Tensor:
-        """Return what every process says: processes x rows x columns.
-
-        What a process says of a part that another one has too is replaced by zeros.
-        """
+        """Return what every process says: processes x rows x columns."""
         home, wire = message.device, message
         if home.type != self._mesh.device_type:  # parameters that wait on the host
             wire = message.to(self._mesh.device_type)
         result = wire.new_empty(len(self._ranks) * len(wire), wire.shape[1])
         _gather(result, wire, self._group)
-        self._of_one_copy = self._of_one_copy.to(home)
-        everyone = result.to(home).view(len(self._ranks), *message.shape)
+        return result.to(home).view(len(self._ranks), *message.shape)
+
+    def each_part_once(self, everyone: Tensor) -> Tensor:
+        """Return what is said with zeros where a process has a part that another has too."""
+        self._of_one_copy = self._of_one_copy.to(everyone.device)
         return torch.where(self._of_one_copy[:, None], everyone, 0.0)
+
+
+_GROUPS: dict[tuple[Any, ...], Any] = {}
+"""Groups of processes that were made here, by their ranks: a group is never given back."""
+
+
+def _fingerprint(members: Sequence[Member]) -> int:
+    """Return a number of 32 bits that is the same for the same parameters in the same order."""
+    facts = [(member.number, member.kind, tuple(member.tensor.shape)) for member in members]
+    return zlib.crc32(repr(facts).encode())
+
+
+def _check(everyone: Tensor) -> None:
+    """Raise, in all processes alike, if they do not step with the same parameters."""
+    if (everyone[:, SUM, -1] != everyone[0, SUM, -1]).any():
+        raise RuntimeError(
+            "the optimizers of these processes have different parameters, or another order of them"
+        )
+    counts = everyone[:, COUNT, :-1]
+    if ((counts < 0).any(dim=0) & (counts >= 0).any(dim=0)).any():
+        raise RuntimeError(
+            "some processes have no gradient where others have one: of a sharded parameter all "
+            "of them must have one, or none"
+        )
 
 
 def _of_one_copy(tensor: Any, order: Sequence[int]) -> Tensor:
@@ -199,7 +242,8 @@ def _combined(everyone: Tensor, sizes: Tensor) -> Tensor:
 
     Added up in the order of the processes: all of them get the same bits.
     """
-    totals, squares, counts = everyone[:, SUM], everyone[:, SQUARES], everyone[:, COUNT]
+    totals, squares = everyone[:, SUM], everyone[:, SQUARES]
+    counts = everyone[:, COUNT].clamp(min=0)
     total = totals.sum(dim=0)
     # Chan, Golub, LeVeque 1979, as for the pieces of one tensor.
     apart = totals / counts.clamp(min=1) - total / sizes

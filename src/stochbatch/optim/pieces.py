@@ -104,6 +104,11 @@ class MemoryLayout(NamedTuple):
     offset: int = 0
     """Row-major index of the first element."""
 
+    @property
+    def counts(self) -> bool:
+        """Whether the elements in memory have the indices 0, 1, 2, ..."""
+        return self.middle == 1 and self.offset == 0 and self.pitch == self.inner
+
 
 def memory_layout(tensor: Tensor, window: Window | None = None) -> MemoryLayout | None:
     """Return the layout of a contiguous or channels-last tensor, None for any other.

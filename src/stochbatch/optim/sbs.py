@@ -20,7 +20,12 @@ from stochbatch.optim.parts import Parts
 from stochbatch.optim.probability import CrossLayer
 from stochbatch.optim.report import LayerReport, LayerRow
 from stochbatch.optim.roster import Layer, Roster, call_roster
-from stochbatch.optim.shards import local, local_grad, refuse_a_share_of_the_parameters
+from stochbatch.optim.shards import (
+    is_sharded,
+    local,
+    local_grad,
+    refuse_a_share_of_the_parameters,
+)
 from stochbatch.optim.slots import real_view
 from stochbatch.optim.state import (
     BATCHES,
@@ -187,7 +192,8 @@ class SBS(CheckedOptimizer):
             return
         layers = [self._layer(entry) for entry in ready]
         counters = counters_of(self.state, layers[0].grad.device)
-        native = wanted and can_move(layers, counters)
+        divided = any(is_sharded(entry.tensor) for entry in ready)
+        native = wanted and divided and can_move(layers, counters)
         if not native:
             self._refuse_if_told_to_fuse()
         for entry, layer in zip(ready, layers, strict=True):
@@ -218,9 +224,9 @@ class SBS(CheckedOptimizer):
         step = NativeParts(self.param_groups, layers)
         sums = self._parts.whole_sums(layers, roster, step.sums())
         answer, seen = step.take(sums, counters)
-        counts, over = (torch.tensor(bool(answer & bit)) for bit in (COUNTS, EPOCH_OVER))
+        counts = torch.tensor(bool(answer & COUNTS))
         self._parts.tell(layers, roster, seen, counts)
-        return Verdict(counts, ~counts, over)
+        return Verdict(counts, ~counts, torch.tensor(True) if answer & EPOCH_OVER else None)
 
     def _mover(self, layers: list[Layer], roster: Roster) -> compiled.Mover | None:
         """Return the compiled mover of vectors for a step that is not native, if there is one."""
@@ -254,6 +260,11 @@ class SBS(CheckedOptimizer):
         """Return what moves in this step; nothing is changed, as it may yet be refused."""
         weight, grad = entry.tensor, entry.tensor.grad
         assert grad is not None, "only parameters with a gradient are ready"
+        if grad.shape != weight.shape:  # which torch sees to, unless someone assigns to .data
+            raise RuntimeError(
+                f"parameter {entry.name} has the shape {tuple(weight.shape)}, its gradient "
+                f"{tuple(grad.shape)}: its data were replaced after the backward pass"
+            )
         return Layer(
             entry.number,
             entry.kind,

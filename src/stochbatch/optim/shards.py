@@ -37,8 +37,13 @@ def local_grad(weight: Tensor, grad: Tensor) -> Tensor:
         return grad
     if not is_sharded(grad):
         raise RuntimeError("a sharded parameter (DTensor) has a plain tensor as its gradient")
-    if grad.placements != weight.placements:  # type: ignore[attr-defined]
-        grad = grad.redistribute(weight.device_mesh, weight.placements)  # type: ignore[attr-defined]
+    mesh, placements = weight.device_mesh, weight.placements  # type: ignore[attr-defined]
+    if grad.device_mesh != mesh:  # type: ignore[attr-defined]
+        raise RuntimeError(
+            f"a parameter and its gradient lie on different meshes: {mesh} and {grad.device_mesh}"  # type: ignore[attr-defined]
+        )
+    if grad.placements != placements:  # type: ignore[attr-defined]
+        grad = grad.redistribute(mesh, placements)  # type: ignore[attr-defined]
     return local(grad)
 
 

@@ -125,23 +125,92 @@ def test_an_infinity_in_one_process_stops_the_step_in_all(two: Processes) -> Non
         assert (skipped, steps) == (1, 2)
 
 
-def _a_gradient_is_missing_here() -> list[int]:
+def _a_gradient_is_missing_here() -> tuple[list[str], list[str]]:
     import torch.distributed as dist
 
     pair = Pair(mesh_of(2), [placements([0])] * 6, lr=0.1)
-    counts = []
+    pair.step()
+    said = []
     for missing in ((0, 3), range(6)):
+        seed = pair.seed
         pair.grads()
         if dist.get_rank() == 1:
             for number in missing:
                 pair.parts[number].grad = None
+        try:
+            pair.of_parts.step()
+        except RuntimeError as error:
+            said.append(str(error))
+        pair.seed = seed
+    pair.step()
+    return said, pair.differences()
+
+
+def test_a_gradient_that_one_process_lacks_is_said_by_all_and_changes_nothing(
+    two: Processes,
+) -> None:
+    for said, different in two.run(_a_gradient_is_missing_here):
+        assert len(said) == 2
+        assert all("no gradient where others have one" in text for text in said)
+        assert different == []
+
+
+def _nobody_has_it() -> list[str]:
+    pair = Pair(mesh_of(2), [placements([0])] * 6, lr=0.1)
+    for missing in ((0, 3), range(6), ()):
+        pair.grads()
+        for number in missing:
+            pair.parts[number].grad = pair.whole[number].grad = None
+        pair.of_whole.step()
         pair.of_parts.step()
-        counts.append(pair.of_parts.steps)
-    return counts
+    return pair.differences()
 
 
-def test_a_gradient_that_one_process_lacks_makes_nobody_wait(two: Processes) -> None:
-    assert two.run(_a_gradient_is_missing_here) == [[1, 2], [1, 1]]
+def test_a_gradient_that_nobody_has_is_left_out(two: Processes) -> None:
+    assert two.run(_nobody_has_it) == [[], []]
+
+
+def _other_order() -> str:
+    import torch.distributed as dist
+
+    pair = Pair(mesh_of(2), [placements([0])] * 6, lr=0.1)
+    pair.grads()
+    parts = pair.parts if dist.get_rank() == 0 else pair.parts[::-1]
+    try:
+        type(pair.of_parts)(parts, lr=0.1).step()
+    except RuntimeError as error:
+        return str(error)
+    return "nothing was raised"
+
+
+def test_parameters_in_another_order_are_noticed(two: Processes) -> None:
+    for text in two.run(_other_order):
+        assert "another order" in text
+
+
+def _groups_after_loading() -> list[int]:
+    """Count process groups: a mesh that is not the world needs one of its own."""
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import DeviceMesh
+
+    mesh = DeviceMesh("cpu", [[0], [1]])  # of which all processes must know
+    if dist.get_rank() > 1:
+        return []
+    pair = Pair(mesh, [placements([0, None])] * 6, lr=0.1)
+    found = []
+    for _ in range(3):
+        pair.step()
+        pair.of_parts.load_state_dict(pair.of_parts.state_dict())
+        found.append(len(dist.distributed_c10d._world.pg_map))
+    return found if pair.differences() == [] else [-1]
+
+
+def test_a_mesh_that_is_not_the_world_gets_one_group(four: Processes) -> None:
+    first, second, *others = four.run(_groups_after_loading)
+    assert first == second
+    assert len(first) == 3
+    assert len(set(first)) == 1
+    assert others == [[], []]
 
 
 def _gradient_with_other_placements() -> list[str]:
