@@ -322,7 +322,10 @@ class NativeStep:
         ]
         counters = counters_of(states, _CPU)
         if not counters.step.is_cpu or not all(
-            _plain(weight) and _plain(weight.grad) and memory_layout(weight) is not None
+            _plain(weight)
+            and _plain(weight.grad)
+            and weight.grad.shape == weight.shape
+            and memory_layout(weight) is not None
             for _, weight, _ in layers
         ):
             return False
