@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stochbatch.report.latex import GREEK, SPECIAL, escaped, latex
@@ -19,6 +19,7 @@ from tests.report.test_figures import epochs, made_up
 ASCII = "".join(map(chr, range(33, 127))).translate({ord("'"): None, ord("`"): None})
 
 
+@settings(deadline=None)
 @given(st.text(ASCII + " \nαβλω±≤≥äé", max_size=40))  # noqa: RUF001
 def test_a_text_is_printed_as_it_is(text: str) -> None:
     assert read_text(escaped(text)) == " ".join(text.split())

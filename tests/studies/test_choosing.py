@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stochbatch.studies import SCALES, STUDIES, Cell, StudyError, collect
@@ -43,6 +43,7 @@ def test_labels_that_differ_in_capitals_alone_are_all_kept() -> None:
     assert with_labels(cells, "x", ["a"]) == cells[:2]
 
 
+@settings(deadline=None, max_examples=30)
 @given(st.sampled_from(COMPARISON))
 def test_a_name_as_it_is_printed_means_its_cell(cell: Cell) -> None:
     assert with_names(COMPARISON, [str(cell)]) == [cell]

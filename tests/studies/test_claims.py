@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stochbatch.studies import Study
@@ -102,6 +102,7 @@ def test_claims_have_their_rows_in_the_order_of_the_study() -> None:
     ]
 
 
+@settings(deadline=None, max_examples=30)
 @given(st.lists(st.lists(ACCURACY, min_size=3, max_size=3), min_size=8, max_size=8))
 def test_correction_is_over_all_rows_of_all_claims(columns: list[list[float]]) -> None:
     rows = statistics(results(*columns, study=STUDY)).claims
@@ -109,6 +110,7 @@ def test_correction_is_over_all_rows_of_all_claims(columns: list[list[float]]) -
     assert [row.corrected_p for row in rows] == holm([row.p for row in rows])
 
 
+@settings(deadline=None, max_examples=30)
 @given(st.lists(st.lists(ACCURACY, max_size=4), min_size=1, max_size=8))
 def test_no_label_is_better_than_the_best(columns: list[list[float]]) -> None:
     cells = results(*columns, study=STUDY).cells[: len(columns)]
