@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -257,6 +257,7 @@ def test_no_difference_at_all_is_undecided() -> None:
     assert (claim.difference, claim.p, claim.verdict) == (0.0, 1.0, "undecided")
 
 
+@settings(deadline=None)
 @given(st.lists(ACCURACY, min_size=2, max_size=12))
 def test_interval_and_p_are_those_of_scipy(values: list[float]) -> None:
     if np.std(values) < 1e-3:
@@ -267,6 +268,7 @@ def test_interval_and_p_are_those_of_scipy(values: list[float]) -> None:
     assert t_test(values) == pytest.approx(stats.ttest_1samp(values, 0).pvalue, rel=1e-6, abs=1e-12)
 
 
+@settings(deadline=None)
 @given(st.lists(ACCURACY, min_size=2, max_size=12))
 def test_a_resampled_mean_stays_among_the_values(values: list[float]) -> None:
     got = bootstrap_interval(values)
@@ -285,6 +287,7 @@ def test_holm_of_a_textbook_example() -> None:
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
 
 
+@settings(deadline=None)
 @given(st.lists(st.none() | st.floats(0, 1), max_size=12))
 def test_holm_is_never_below_p_nor_above_bonferroni_and_keeps_the_order(
     given_ps: list[float | None],
@@ -297,6 +300,7 @@ def test_holm_is_never_below_p_nor_above_bonferroni_and_keeps_the_order(
     assert ordered == sorted(ordered)
 
 
+@settings(deadline=None)
 @given(st.lists(ACCURACY, min_size=1, max_size=6), st.lists(ACCURACY, min_size=1, max_size=6))
 def test_swapping_both_sides_of_a_claim_swaps_its_verdict(
     ours: list[float], theirs: list[float]
@@ -309,6 +313,7 @@ def test_swapping_both_sides_of_a_claim_swaps_its_verdict(
     assert other.verdict == swapped.get(one.verdict, one.verdict)
 
 
+@settings(deadline=None)
 @given(ACCURACY, st.lists(ACCURACY, min_size=3, max_size=6))
 def test_a_cell_has_one_of_three_verdicts(published: float, values: list[float]) -> None:
     interval = t_interval(values)
