@@ -190,8 +190,10 @@ class _Engine:
             answer: Answer = self.ray.get(one)
         except errors.RayTaskError as error:
             # A task catches everything that a trial may raise: this came before it, or after.
-            reason = _first_line(error.cause or error)
-            raise ClusterError(f"a node of the cluster cannot run trials: {reason}") from error
+            reason = _first_line(error.cause or error).split(". ")[0]
+            raise ClusterError(
+                f"a node cannot run trials, is 'stochbatch[ray]' installed there? {reason}"
+            ) from error
         except errors.RayError as error:
             text = f"the process that trained it died {self.tries} times: {_first_line(error)}"
             record(Path(self.order["root"]) / trial.folder, text)
