@@ -3,15 +3,19 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from stochbatch.studies import SCALES, Study, collect
 from stochbatch.studies.engine import StudyStopped, StudyWatcher
-from stochbatch.studies.local import run_trials
+from stochbatch.studies.local import default_workers, devices, run_trials
 from stochbatch.training import Trial
 from tests.training.runs import lasting, small_trial
 
@@ -118,6 +122,57 @@ def test_a_signal_stops_a_study_and_the_next_run_ends_it(tmp_path: Path) -> None
     for trial in trials:
         parts, whole = (lasting(tmp_path / name / trial.folder) for name in ("parts", "whole"))
         assert parts == whole
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's /proc")
+def test_workers_of_an_engine_that_is_killed_save_and_end_and_the_next_goes_on(
+    tmp_path: Path,
+) -> None:
+    """The engine alone is killed, as by the kernel for want of memory."""
+    trial = small_trial(epochs=60)
+    program = (
+        "from stochbatch.training import Trial; from stochbatch.studies.local import run_trials\n"
+        "if __name__ == '__main__':\n"
+        f"    run_trials([Trial(**{trial.model_dump()!r})], {str(tmp_path)!r})\n"
+    )
+    script = tmp_path / "engine_script.py"
+    script.write_text(program)
+    engine = subprocess.Popen([sys.executable, str(script)])
+    _until(lambda: list(tmp_path.glob("*/checkpoint-*.pt")))
+    children = Path(f"/proc/{engine.pid}/task/{engine.pid}/children").read_text().split()
+    workers = [child for child in children if b"spawn_main" in _command(child)]
+    engine.kill()
+    engine.wait()
+    # Not waiting for the orphans: the next engine does, until they have saved.
+    assert run_trials([trial], tmp_path).finished == 1
+    assert workers
+    _until(lambda: all(b"spawn_main" not in _command(worker) for worker in workers))
+    assert not (tmp_path / trial.folder / "error.json").exists()
+    run_trials([trial], tmp_path / "whole")
+    assert lasting(tmp_path / trial.folder) == lasting(tmp_path / "whole" / trial.folder)
+
+
+def _command(process: str) -> bytes:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def _until(true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline, "waited for a minute"
+        time.sleep(0.05)
+
+
+def test_trials_are_handed_out_to_all_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    assert devices("auto") == ["cuda:0", "cuda:1", "cuda:2"]
+    assert default_workers("auto") == 3
+    assert devices("cpu") == ["cpu"]
+    assert default_workers("cpu") == os.cpu_count()
 
 
 def test_no_process_stays_behind(tmp_path: Path) -> None:

@@ -27,7 +27,13 @@ app = typer.Typer(
 
 CORES = os.cpu_count() or 1
 Workers = Annotated[
-    int, typer.Option("--workers", min=1, help="Processes at work at once, of one thread each.")
+    int | None,
+    typer.Option(
+        "--workers",
+        min=1,
+        help="Trials at work at once, of one thread each.",
+        show_default=f"{CORES}, or one a GPU",
+    ),
 ]
 Name = Annotated[
     str, typer.Argument(help="A study: see `stochbatch list studies`; or a .toml file.")
@@ -69,12 +75,13 @@ def plan(
     datasets: Datasets = None,
     networks: Networks = None,
     methods: Methods = None,
-    workers: Workers = CORES,
+    workers: Workers = None,
     list_cells: Annotated[
         bool, typer.Option("--list", help="Print the names of the cells instead.")
     ] = False,
 ) -> None:
     """Show how many trials are missing, and how long they will take on this machine."""
+    from stochbatch.studies.local import default_workers
     from stochbatch.studies.planning import estimate
     from stochbatch.training.joining import choose_device
 
@@ -95,7 +102,9 @@ def plan(
         ]
     )
     if missing:
-        seconds = estimate(missing, choose_device("auto"), _tell_kind) / workers
+        most = default_workers()  # more than these do not make it faster
+        at_once = min(workers or most, most, len(missing))
+        seconds = estimate(missing, choose_device("auto"), _tell_kind) / at_once
         typer.echo(f"time, from a measured sample: about {duration(seconds)}")
 
 
@@ -128,7 +137,7 @@ def run(
             "--workers",
             min=1,
             help="Trials at work at once, of one thread each.",
-            show_default=f"{CORES}; ray: as many as there is room for",
+            show_default=f"{CORES}, or one a GPU; ray: as many as there is room for",
         ),
     ] = None,
     address: Annotated[
@@ -199,7 +208,8 @@ def _engine(
         ):
             if value is not None:
                 raise typer.BadParameter(f"--{option} is an option of --engine ray")
-        return partial(local.run_trials, workers=workers or CORES, device=device)
+        at_once = workers or local.default_workers(device)
+        return partial(local.run_trials, workers=at_once, device=device)
     if name != "ray":
         raise typer.BadParameter(f"there are the engines 'local' and 'ray', got {name!r}")
     from stochbatch.studies import ray_engine

@@ -8,7 +8,9 @@ everything after it is saved, and the next run goes on.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,9 +19,26 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from stochbatch.studies.engine import Count, StudyStopped, StudyWatcher, record, train
 from stochbatch.training import Interrupted, Trial
+from stochbatch.training.joining import choose_device
 from stochbatch.training.signals import StopSignals
+
+
+def devices(device: str = "auto") -> list[str]:
+    """Return the devices that trials can be handed out to: all GPUs, or the one that is named."""
+    chosen = choose_device(device)
+    if str(chosen) == "cuda":
+        return [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    return [str(chosen)]
+
+
+def default_workers(device: str = "auto") -> int:
+    """Return how many trials to train at once: one a processor core, or one a GPU."""
+    found = devices(device)
+    return os.cpu_count() or 1 if found == ["cpu"] else len(found)
 
 
 def run_trials(
@@ -29,6 +48,7 @@ def run_trials(
     workers: int = 1,
     threads: int = 1,
     watcher: StudyWatcher | None = None,
+    device: str = "auto",
     **options: Any,
 ) -> Count:
     """Run trials, so many at a time.
@@ -40,6 +60,7 @@ def run_trials(
         threads: threads of each. One, unless told: the last bits of a result depend on it, and
             the same study should leave the same bytes with any number of workers.
         watcher: is told how it goes.
+        device: where to train; of several GPUs each worker takes the next.
         **options: as for :func:`stochbatch.training.run`: ``data_root``, ``accept_hash``, ...
 
     Raises:
@@ -48,7 +69,8 @@ def run_trials(
     if workers < 1:
         raise ValueError(f"workers must be 1 or more, got {workers}")
     watcher = watcher or StudyWatcher()
-    engine = _Engine(list(trials), Path(root), threads, watcher, options)
+    places = [{**options, "device": each} for each in devices(device)]
+    engine = _Engine(list(trials), Path(root), threads, watcher, places)
     watcher.begin(len(trials))
     try:
         with StopSignals() as signals:
@@ -62,6 +84,7 @@ def run_trials(
 class _Worker:
     process: SpawnProcess
     pipe: Connection
+    place: int
     trial: Trial | None = None
 
 
@@ -72,16 +95,16 @@ class _Engine:
         root: Path,
         threads: int,
         watcher: StudyWatcher,
-        options: dict[str, Any],
+        places: list[dict[str, Any]],
     ) -> None:
         self.waiting, self.root, self.watcher = trials[::-1], root, watcher
-        self.threads, self.options = threads, options
+        self.threads, self.places = threads, places
         self.workers: list[_Worker] = []
         self.count = Count()
 
     def run(self, workers: int, signals: StopSignals) -> Count:
-        for _ in range(workers):
-            self._hire()
+        for place in range(workers):
+            self._hire(place)
         while any(worker.trial is not None for worker in self.workers):
             ready = wait([worker.pipe for worker in self.workers], timeout=0.2)
             if signals.received is not None:
@@ -90,15 +113,16 @@ class _Engine:
                 self._hear(worker)
         return self.count
 
-    def _hire(self) -> None:
+    def _hire(self, place: int) -> None:
         """Start a process, with a trial if there is one left."""
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        arguments = (theirs, str(self.root), self.threads, self.options)
+        options = self.places[place % len(self.places)]
+        arguments = (theirs, str(self.root), self.threads, options)
         process = context.Process(target=_work, args=arguments, daemon=True)
         process.start()
         theirs.close()
-        worker = _Worker(process, ours)
+        worker = _Worker(process, ours, place)
         self.workers.append(worker)
         self._give(worker)
 
@@ -132,7 +156,7 @@ class _Engine:
             record(self.root / worker.trial.folder, text)
             self._over(worker.trial, "failed", text)
             if self.waiting:
-                self._hire()
+                self._hire(worker.place)
 
     def _over(self, trial: Trial, status: str, text: str) -> None:
         self.count.add(trial, status, text)
@@ -152,6 +176,9 @@ def _work(pipe: Connection, root: str, threads: int, options: dict[str, Any]) ->
     """What a worker does: trials, one after the other, until it is sent None."""
     # Ctrl-C in a terminal reaches every process. The engine tells the workers what to do.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _stop_with_the_engine()
+    # What an engine that was killed left behind may be saving yet: wait for its lock.
+    options = {"wait": True, **options}
     while True:
         try:
             text = pipe.recv()
@@ -170,3 +197,16 @@ def _work(pipe: Connection, root: str, threads: int, options: dict[str, Any]) ->
             pipe.send(answer)
         except OSError:
             return
+
+
+def _stop_with_the_engine() -> None:
+    """Let this process save and end when the engine is no more, by whatever means it ended."""
+    engine = multiprocessing.parent_process()
+    if engine is None:
+        return
+
+    def watch() -> None:
+        wait([engine.sentinel])
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
