@@ -31,7 +31,7 @@ def test_what_the_new_report_does_not_make_is_removed(tmp_path: Path) -> None:
     assert {"claims.csv", "figures/batches-16.png", "figures/batches-16.pdf"} <= files(tmp_path)
     write_report(without_claims(), tmp_path)
     assert files(tmp_path) == {
-        *("index.html", "manifest.json", "table.csv", "table.md", "table.tex"),
+        *("index.html", "report-manifest.json", "table.csv", "table.md", "table.tex"),
         *(PICTURE, "figures/curves-16.pdf"),
     }
 
@@ -68,7 +68,7 @@ def test_a_figure_that_somebody_changed_is_theirs(tmp_path: Path) -> None:
 )
 def test_a_manifest_that_cannot_be_read_removes_nothing(tmp_path: Path, text: str) -> None:
     write_report(finished_study(), tmp_path)
-    (tmp_path / "manifest.json").write_text(text)
+    (tmp_path / "report-manifest.json").write_text(text)
     write_report(without_claims(), tmp_path)
     assert "figures/batches-16.png" in files(tmp_path)
 
@@ -76,11 +76,11 @@ def test_a_manifest_that_cannot_be_read_removes_nothing(tmp_path: Path, text: st
 def test_a_manifest_is_not_believed_about_files_elsewhere(tmp_path: Path) -> None:
     folder = tmp_path / "report"
     write_report(finished_study(), folder)
-    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest = json.loads((folder / "report-manifest.json").read_text())
     content = report.digest(b"precious")
     for name in ("../precious.csv", "figures/../../precious.csv", str(tmp_path / "precious.csv")):
         manifest["files"][name] = content
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    (folder / "report-manifest.json").write_text(json.dumps(manifest))
     (tmp_path / "precious.csv").write_bytes(b"precious")
     write_report(without_claims(), folder)
     assert (tmp_path / "precious.csv").exists()

@@ -76,7 +76,7 @@ def test_all_files_are_there_and_nothing_else(written: Path) -> None:
     found = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.*"))
     pictures = [f"{name}.{form}" for name in (CURVES, BATCHES) for form in ("pdf", "png")]
     tables = ["claims.csv", "table.csv", "table.md", "table.tex"]
-    assert found == sorted(["index.html", "manifest.json", *tables, *pictures])
+    assert found == sorted(["index.html", "report-manifest.json", *tables, *pictures])
 
 
 def test_the_page_has_the_numbers_of_the_statistics(page: Page) -> None:

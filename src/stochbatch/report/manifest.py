@@ -1,6 +1,6 @@
 """Which files of a folder a report made, so that the next one takes away what it does not make.
 
-``manifest.json`` has the SHA-256 of every file but the page. A file goes only if it is listed
+``report-manifest.json`` has the SHA-256 of every file but the page. A file goes only if it is listed
 there and has not been changed since: whatever somebody else put into the folder stays.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from stochbatch.data.atomic import write_atomically
 
-MANIFEST = "manifest.json"
+MANIFEST = "report-manifest.json"
 FIGURES = "figures"
 NAME = re.compile(rf"({FIGURES}/)?[\w.-]+\.(csv|md|tex|png|pdf)", re.ASCII)
 """Of the files that a report makes; a manifest that names others is not believed."""
@@ -42,7 +42,8 @@ def remove_old(folder: Path, listed: Mapping[str, str], kept: Iterable[str]) -> 
         path = folder / name
         # What cannot be read or removed stays: it does no harm.
         with suppress(OSError):
-            if not path.is_symlink() and digest(path.read_bytes()) == listed[name]:
+            linked = path.is_symlink() or path.parent.is_symlink()
+            if not linked and digest(path.read_bytes()) == listed[name]:
                 path.unlink()
 
 

@@ -64,7 +64,7 @@ def write_report(results: StudyResults, folder: str | os.PathLike[str]) -> Path:
     Args:
         results: from `stochbatch.studies.collect`.
         folder: where to; made if it is not there, and files of these names are replaced.
-            ``manifest.json`` remembers which files the report made.
+            ``report-manifest.json`` remembers which files the report made.
 
     Returns:
         The page's path.
