@@ -1,7 +1,7 @@
 """Which files of a folder a report made, so that the next one takes away what it does not make.
 
-``report-manifest.json`` has the SHA-256 of every file but the page. A file goes only if it is listed
-there and has not been changed since: whatever somebody else put into the folder stays.
+``report-manifest.json`` has the SHA-256 of every file but the page. A file goes only if it is
+listed there and has not been changed since: whatever somebody else put into the folder stays.
 """
 
 from __future__ import annotations
