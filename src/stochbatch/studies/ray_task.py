@@ -7,6 +7,7 @@ so that a node with another version can still read which one is wanted.
 from __future__ import annotations
 
 import math
+import os
 import signal
 import socket
 import time
@@ -121,7 +122,7 @@ def what_is_wrong(order: dict[str, Any]) -> str | None:
         if ours.get(name) != version:
             return f"has {name} {ours.get(name)}, where the study was started it is {version}"
     mark, began = Path(order["mark"]), time.monotonic()
-    while not mark.exists():
+    while not os.path.exists(mark):  # unlike its method, False where a file system is gone, too
         if time.monotonic() - began > order["mark_seconds"]:
             return (
                 f"does not see {mark.parent}, or has another folder of that name: --root must be "
