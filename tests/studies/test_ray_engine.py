@@ -240,7 +240,7 @@ def test_a_driver_that_is_killed_is_started_again_and_ends_the_study(
         driver.kill()
     assert list(root.glob("*/checkpoint-*.pt"))
     with command(root, LONG, "--address", cluster.address) as driver:
-        out, err = driver.communicate(timeout=200)
+        out, err = driver.communicate(timeout=400)
     assert driver.returncode == 0, err
     assert out == "few, scale paper: 2 trials to run\n2 finished, 0 diverged, 0 failed\n"
     assert [line.split()[0] for line in err.splitlines()] == ["1/2", "2/2"]
@@ -259,7 +259,7 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(
     assert out.splitlines()[-1] == "Stopped; everything is saved. The same command goes on."
     assert list(root.glob("*/checkpoint-00000-*.pt"))
     with command(root, SLOW, "--address", cluster.address, "--quiet") as driver:
-        out, err = driver.communicate(timeout=200)
+        out, err = driver.communicate(timeout=400)
     assert (driver.returncode, err) == (0, "")
     assert_same(SLOW, whole, root)
 
