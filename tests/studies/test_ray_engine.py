@@ -25,6 +25,7 @@ from tests.training.runs import lasting, small_trial
 pytest.importorskip("ray")
 pytestmark = [
     pytest.mark.distributed,
+    pytest.mark.timeout(900),
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's /proc"),
 ]
 
