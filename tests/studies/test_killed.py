@@ -15,6 +15,7 @@ import pytest
 
 from stochbatch.report import write_report
 from stochbatch.studies import SCALES, Study, collect
+from stochbatch.training.folder import read_metrics
 from tests.cli.command import ENVIRONMENT, SCRIPT
 
 SEED = 20_200_413
@@ -96,6 +97,25 @@ def report(folder: Path) -> dict[str, bytes]:
     return found
 
 
+def epochs_done(folder: Path) -> int:
+    """Return how many epochs all runs have written down."""
+    return sum(len(read_metrics(path)) for path in (folder / "runs").glob("*"))
+
+
+def kill_after(process: subprocess.Popen[bytes], folder: Path, epochs: int, delay: float) -> None:
+    """Kill a study so many epochs from now, and some time: in the midst of whatever it does."""
+    target = epochs_done(folder) + epochs
+    until = time.monotonic() + 300
+    try:
+        while epochs_done(folder) < target and process.poll() is None:
+            assert time.monotonic() < until, f"no {epochs} epochs in 300 s"
+            time.sleep(0.02)
+        time.sleep(delay)
+        assert process.poll() is None, (folder / "said").read_text()
+    finally:
+        kill(process)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
@@ -104,29 +124,26 @@ def test_killed_at_random_moments_a_study_ends_with_the_same_report(tmp_path: Pa
     for folder in (alone, killed):
         folder.mkdir()
         (folder / "killed.toml").write_text(TEXT)
-    began = time.monotonic()
     finish(study_run(alone), alone)
-    whole = time.monotonic() - began
 
     generator = random.Random(SEED)
     study, scale = Study.from_text(TEXT, "killed"), SCALES["paper"]
-    hits, states = 0, []
+    missing = []
     for number in range(KILLS):
-        delay = generator.uniform(0.2, 0.7) * whole
-        process = study_run(killed)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=delay)
-        hits += process.poll() is None
-        kill(process)
+        # By epochs and not by the clock, so that a machine of any speed, busy or not, is in the
+        # middle of it: at most 60 of the 96 epochs are done when the last kill is due.
+        epochs, delay = generator.randint(0, 10), generator.uniform(0, 0.5)
+        kill_after(study_run(killed), killed, epochs, delay)
         results = collect(study, scale, killed / "runs")
-        states.append(len(results.missing))
-        print(f"seed {SEED}, kill {number + 1}: after {delay:.1f} s, {states[-1]} trials missing")
+        missing.append(len(results.missing))
+        print(
+            f"seed {SEED}, kill {number + 1}: {epochs} epochs and {delay:.2f} s after its start, "
+            f"{epochs_done(killed)} epochs done, {missing[-1]} trials missing"
+        )
         # A report of what is there so far leaves nothing behind that a later one has not.
         write_report(results, killed / "reports" / "killed-paper")
-        if not results.missing:
-            break
-    assert hits >= 2, "the study was over before it could be killed twice"
-    assert states == sorted(states, reverse=True), "a finished trial was lost"
+    assert missing == sorted(missing, reverse=True), "a finished trial was lost"
+    assert missing[-1] > 0
 
     finish(study_run(killed), killed)
     expected, got = report(alone), report(killed)
