@@ -45,23 +45,20 @@ def test_every_command_is_one_that_is_tested_here() -> None:
     assert set(COMMANDS) == known | {*LINES_OF_STOCHBATCH, *OF_STUDIES, *OF_SEVERAL}
 
 
+def typed(line: str, folder: Path) -> str:
+    """Return what a command prints that is typed in a folder."""
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    result = subprocess.run(
+        shlex.split(line), cwd=folder, env=environment, capture_output=True, text=True, timeout=250
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
 def test_the_commands_of_stochbatch_do_what_is_said_of_them(tmp_path: Path) -> None:
     """In their order, in one folder, as a reader would type them."""
     os.symlink(ROOT / "examples", tmp_path / "examples")
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    outputs = []
-    for line in LINES_OF_STOCHBATCH:
-        result = subprocess.run(
-            shlex.split(line),
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=200,
-        )
-        assert result.returncode == 0, result.stderr
-        outputs.append(result.stdout)
-    trained, shown, predicted = outputs
+    trained, shown, predicted = (typed(line, tmp_path) for line in LINES_OF_STOCHBATCH)
     assert "test accuracy 9" in trained
     assert "classifier.weight" in shown
     assert list(tmp_path.glob("runs/e163*/curve.png"))
@@ -90,20 +87,9 @@ def test_the_commands_of_several_processes_do_what_is_said_of_them(tmp_path: Pat
     """The study narrowed to one cell, for time's sake; its installation is this one."""
     training, installation, study = OF_SEVERAL
     assert ".[lab,ray]" in installation
-    folder = Path(sys.executable).parent
-    environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
     narrow = " --only 'batch size=128' --methods SGD --trials 1"
-    for line, says in ((training, "test accuracy"), (study + narrow, "1 finished")):
-        result = subprocess.run(
-            shlex.split(line),
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=250,
-        )
-        assert result.returncode == 0, result.stderr
-        assert says in result.stdout
+    assert "test accuracy" in typed(training, tmp_path)
+    assert "1 finished" in typed(study + narrow, tmp_path)
     assert len(list(tmp_path.glob("runs/*/result.json"))) == 2
 
 
