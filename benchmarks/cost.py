@@ -63,7 +63,7 @@ def sharded_step(
     """
     rounds = devices - 1
     moved = 3 * 4 * parameters * rounds / devices
-    added = BYTES_OF_A_LAYER * tensors * rounds
+    added = BYTES_OF_A_LAYER * (tensors + 1) * rounds  # one column says which tensors they are
     return (
         moved,
         moved / bandwidth + 3 * groups * rounds * latency,

@@ -1,8 +1,8 @@
 """Parameters of which each process holds a part: ``DTensor``, as FSDP2 makes them.
 
 A part knows where it lies in its whole tensor (`Window`), so that its coins are those of
-the whole. What a step must know of the whole tensor (`Exchange`) comes from one collective
-for all parameters together.
+the whole. What a step must know of the whole tensor comes from one collective for all
+parameters together (``parts``).
 """
 
 from __future__ import annotations
