@@ -6,6 +6,8 @@ import re
 import unicodedata
 from dataclasses import dataclass, field
 
+from stochbatch.report.latex import FITTED
+
 TOKEN = re.compile(r"\\[A-Za-z]+ ?|\\.|%[^\n]*\n|.", re.DOTALL)
 PLAIN = {
     r"\textbackslash": "\\",
@@ -43,10 +45,12 @@ class LatexError(AssertionError):
 
 @dataclass
 class Table:
-    """A table: its columns as declared, its caption, its rows as they would be printed."""
+    """A table: its columns as declared, its captions, its rows as they would be printed."""
 
     columns: str
     caption: str
+    short_caption: str
+    label: str
     rows: list[list[str]] = field(default_factory=list)
 
 
@@ -126,13 +130,17 @@ class Reader:
     def table(self) -> Table:
         self.expect(r"\begin")
         self.name("table")
-        self.expect(r"\centering", r"\caption", "{")
+        self.expect(r"\centering", r"\caption", "[")
+        short, _ = self.until("]")
+        self.expect("{")
         caption, _ = self.until("}")
-        self.expect(r"\begin")
+        self.expect(r"\label", "{")
+        label, _ = self.until("}")
+        self.expect(r"\smallskip", *TOKEN.findall(FITTED), "{", r"\begin")
         self.name("tabular")
         self.expect("{")
         columns, _ = self.until("}")
-        table = Table(columns, caption)
+        table = Table(columns, caption, short, label)
         self.expect(r"\toprule")
         table.rows.append(self.row())
         self.expect(r"\midrule")
@@ -142,7 +150,7 @@ class Reader:
             self.skip()
         self.expect(r"\bottomrule", r"\end")
         self.name("tabular")
-        self.expect(r"\end")
+        self.expect("}", r"\end")
         self.name("table")
         return table
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stochbatch.report.latex import GREEK, SPECIAL, escaped, latex
+from stochbatch.report import write_report
+from stochbatch.report.latex import GREEK, LEFT_OUT, SPECIAL, escaped, latex
 from stochbatch.report.layout import Layout
 from stochbatch.studies import SCALES, STUDIES, Study, collect
 from stochbatch.studies.statistics import statistics
@@ -16,7 +20,28 @@ from tests.report.finished_study import comparable_study, finished_study
 from tests.report.latex_reader import LatexError, read_tables, read_text
 from tests.report.test_figures import epochs, made_up
 
+PDFLATEX = shutil.which("pdflatex")
 ASCII = "".join(map(chr, range(33, 127))).translate({ord("'"): None, ord("`"): None})
+
+
+def typeset(text: str, folder: Path) -> None:
+    """Have LaTeX set the tables on a page of ordinary margins; nothing may stick out of it."""
+    assert PDFLATEX
+    packages = text.splitlines()[0].removeprefix("% needs ")
+    (folder / "tables.tex").write_text(text, encoding="utf-8")
+    (folder / "page.tex").write_text(
+        rf"\documentclass{{article}}{packages}\begin{{document}}\listoftables"
+        r"\input{tables.tex}\end{document}"
+    )
+    ended = subprocess.run(
+        [PDFLATEX, "-interaction=nonstopmode", "-halt-on-error", "-no-shell-escape", "page.tex"],
+        cwd=folder,
+        capture_output=True,
+        check=False,
+    )
+    log = (folder / "page.log").read_text(encoding="utf-8", errors="replace")
+    assert ended.returncode == 0, log
+    assert not re.findall(r"^Overfull .*|^.*Float too large.*", log, re.MULTILINE)
 
 
 @settings(deadline=None)
@@ -42,7 +67,10 @@ def test_every_study_has_tables_that_latex_accepts(name: str, run: bool, tmp_pat
         results = made_up(study, scale, epochs(0.1, layers=layers))
     else:
         results = collect(study, scale, tmp_path)
-    tables = read_tables(latex(Layout.of(results)))
+    text = latex(Layout.of(results))
+    if PDFLATEX:
+        typeset(text, tmp_path)
+    tables = read_tables(text)
     cells = {axis.name: len(axis.expanded()) for axis in study.axes}
     assert len(tables[0].columns) == len(cells) - 1 + cells[study.axes[-1].name]
     assert len(tables) == 1 + run + bool(study.claims)
@@ -56,10 +84,20 @@ def test_the_numbers_are_those_of_the_statistics() -> None:
     # In mathematics a space after a command is not printed.
     sgd, sbs = (f"{one.mean:.2f} ±{one.interval.half_width:.2f}" for one in found.cells)
     assert cells.rows[1] == ["16", sgd, sbs]
-    assert moving.rows[1] == ["16", "SBS", f"{found.cells[1].update_probability:.3f}"]
-    assert claims.rows[1][:4] == ["16", "SBS", "SGD", "3"]
+    assert moving.rows == [
+        ["batch size", "SBS"],
+        ["16", f"{found.cells[1].update_probability:.3f}"],
+    ]
+    assert claims.rows[1][:3] == ["SBS", "SGD", "3"]
     assert claims.rows[1][-1] == found.claims[0].verdict
-    assert "(1) SBS is better than SGD (method), all else being equal." in claims.caption
+    assert "p corrected" in claims.rows[0]
+    assert not set(LEFT_OUT) & set(claims.rows[0])
+    assert [table.label for table in (cells, moving, claims)] == [
+        "tab:small-cells",
+        "tab:small-moves",
+        "tab:small-claims",
+    ]
+    assert cells.short_caption == finished_study().study.title
 
 
 def test_verdicts_of_cells_are_marks() -> None:
@@ -69,14 +107,20 @@ def test_verdicts_of_cells_are_marks() -> None:
     assert "arrows: ours is higher" in cells.caption
 
 
-def test_where_nothing_is_published_nothing_is_said_of_it() -> None:
+def test_where_nothing_is_published_nothing_is_said_of_it(tmp_path: Path) -> None:
     results = made_up(STUDIES["readings"], SCALES["paper"], epochs(0.1))
     caption = read_tables(latex(Layout.of(results)))[0].caption
     assert "brackets" not in caption
     assert "arrows" not in caption
+    page = write_report(results, tmp_path / "report").read_text(encoding="utf-8")
+    table = (tmp_path / "report/table.md").read_text(encoding="utf-8")
+    assert "| fixed 1/2 | 20.00 (1) |" in table
+    for text in (page, table):
+        assert "nothing published to compare with" in text
+        assert "not comparable" not in text
 
 
-def test_labels_with_signs_of_latex_are_printed_as_they_are() -> None:
+def test_labels_with_signs_of_latex_are_printed_as_they_are(tmp_path: Path) -> None:
     study = Study.from_text(
         """
         title = 'a & b_c {50 %} $x$ #1 \\\\ ~ ^'
@@ -90,7 +134,10 @@ def test_labels_with_signs_of_latex_are_printed_as_they_are() -> None:
         """,
         "signs",
     )
-    (table,) = read_tables(latex(Layout.of(made_up(study, SCALES["paper"], epochs(0.1)))))
+    text = latex(Layout.of(made_up(study, SCALES["paper"], epochs(0.1))))
+    if PDFLATEX:
+        typeset(text, tmp_path)
+    (table,) = read_tables(text)
     assert table.caption.startswith(study.title)
     assert table.rows == [["share_%", "sgd"], ["[a] & b", "20.00"], ["*_^", "20.00"]]
 

@@ -74,6 +74,17 @@ def test_an_error_is_said_once(tmp_path: Path) -> None:
         assert launch.tracebacks() == []
 
 
+def test_a_study_is_not_run_by_each_process(tmp_path: Path) -> None:
+    args = ["-m", "stochbatch", "study", "run", "readings", "--root", tmp_path]
+    with launched(2, *args) as launch:
+        assert launch.end() != 0
+        assert [line[:50] for line in launch.ours()] == [
+            "error: Invalid value: under torchrun each process "
+        ]
+        assert launch.tracebacks() == []
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_error_of_the_first_process_is_said_once(tmp_path: Path) -> None:
     args = [*TRAIN, "--dataset", "cifar10", "--data-root", tmp_path, "--root", tmp_path]
     with launched(2, *args, "--quiet") as launch:

@@ -165,7 +165,13 @@ def run(
     """Run what is missing of a study."""
     from stochbatch.studies.engine import StudyStopped
     from stochbatch.studies.watching import choose_watcher
+    from stochbatch.training.launch import find_launch
 
+    if find_launch() is not None:
+        raise typer.BadParameter(
+            "under torchrun each process would run the whole study; without it, --workers or "
+            "--engine ray have as many trials at work as there is room for"
+        )
     run_trials = _engine(engine, workers, device, address, cpus_per_trial, gpus_per_trial)
     found = results(name, scale, root, only, cells, trials, datasets, networks, methods)
     missing = found.missing

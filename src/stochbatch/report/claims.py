@@ -49,9 +49,9 @@ def title(layout: Layout, claim: Claim) -> str:
 
 
 def head(layout: Layout) -> list[str]:
-    """Return the names of the columns; with one claim alone it needs none of its own."""
+    """Return the names of the columns; what is the same in all rows has none."""
     first = ["claim"] if len(layout.results.study.claims) > 1 else []
-    return [*first, *layout.place_axes, *NUMBERS]
+    return [*first, *_telling_axes(layout), *NUMBERS]
 
 
 def row(layout: Layout, found: ClaimStatistics) -> list[str]:
@@ -59,7 +59,7 @@ def row(layout: Layout, found: ClaimStatistics) -> list[str]:
     several = len(layout.results.study.claims) > 1
     return [
         *([title(layout, found.claim)] if several else []),
-        *(found.place.get(axis, NONE) for axis in layout.place_axes),
+        *(found.place.get(axis, NONE) for axis in _telling_axes(layout)),
         side(found.claim.better, found.cell, found.claim.axis, found.among),
         side(found.claim.than, found.baseline, found.claim.axis, found.baseline_among),
         str(found.pairs),
@@ -70,6 +70,11 @@ def row(layout: Layout, found: ClaimStatistics) -> list[str]:
         probability(found.corrected_p),
         found.verdict,
     ]
+
+
+def _telling_axes(layout: Layout) -> list[str]:
+    """Return the axes that tell one row from another."""
+    return [axis for axis in layout.place_axes if len(layout.labels(axis)) > 1]
 
 
 def side(labels: Sequence[str], cell: Cell | None, axis: str, among: int) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from stochbatch.report import claims
 from stochbatch.report.layout import NONE, Layout, number
-from stochbatch.report.tables import UPDATE_PROBABILITY, probability_rows, published_mean
+from stochbatch.report.tables import UPDATE_PROBABILITY, published_mean, update_probabilities
 from stochbatch.studies.statistics import CellStatistics
 
 MARKS = {"agrees": "$^{=}$", "higher": r"$^{\uparrow}$", "lower": r"$^{\downarrow}$"}
@@ -50,20 +51,21 @@ SPECIAL |= {
 }
 
 
+LEFT_OUT = ("95 % interval (bootstrap)", "p")
+"""Of the claims, what a printed page has no room for; the other tables have it."""
+FITTED = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}"
+"""Around a table: smaller if it is wider than the text, else as it is."""
+
+
 def latex(layout: Layout) -> str:
     """Return the tables in LaTeX."""
-    study = layout.results.study
-    parts = ["% needs \\usepackage{booktabs}", _cells(layout)]
+    parts = ["% needs \\usepackage{booktabs,graphicx}", _cells(layout)]
     if layout.moving:
-        rows = [list(map(escaped, row)) for row in probability_rows(layout)]
-        caption = f"{study.title}. {UPDATE_PROBABILITY}"
-        parts.append(_table(caption, [*layout.axes, "update probability"], rows, len(layout.axes)))
+        head, rows = update_probabilities(layout)
+        body = [list(map(escaped, row)) for row in rows]
+        parts.append(_table(layout, "moves", UPDATE_PROBABILITY, head, body, len(layout.axes) - 1))
     if layout.claims:
-        sentences = " ".join(f"({place}) {claim}" for place, claim in enumerate(study.claims, 1))
-        head = claims.head(layout)
-        rows = [list(map(escaped, claims.row(layout, found))) for found in layout.claims]
-        caption = f"{study.title}. {sentences} {' '.join(claims.notes(layout))}"
-        parts.append(_table(caption, head, rows, len(head) - len(claims.NUMBERS) + 2))
+        parts.append(_claims(layout))
     return "\n".join(parts)
 
 
@@ -86,12 +88,23 @@ def _cells(layout: Layout) -> str:
     ]
     brackets = ", in brackets the published mean" if study.published else ""
     caption = (
-        f"{study.title}. {study.caption} Mean ± half of the 95 % interval over the "
+        f"{study.caption} Mean ± half of the 95 % interval over the "
         f"trials{brackets}. {scale.summary} {layout.comparable}"
     )
     if study.published and scale.comparable:
         caption += " Equal sign: it agrees with the article; arrows: ours is higher, or lower."
-    return _table(caption, [*layout.axes[:-1], *layout.columns], rows, len(layout.axes) - 1)
+    head = [*layout.axes[:-1], *layout.columns]
+    return _table(layout, "cells", caption, head, rows, len(layout.axes) - 1)
+
+
+def _claims(layout: Layout) -> str:
+    head = claims.head(layout)
+    kept = [place for place, name in enumerate(head) if name not in LEFT_OUT]
+    rows = [claims.row(layout, found) for found in layout.claims]
+    body = [[escaped(row[place]) for place in kept] for row in rows]
+    left = len(head) - len(claims.NUMBERS) + 2
+    caption = f"Claims. {' '.join(claims.notes(layout))}"
+    return _table(layout, "claims", caption, [head[place] for place in kept], body, left)
 
 
 def _cell(found: CellStatistics | None) -> str:
@@ -102,19 +115,33 @@ def _cell(found: CellStatistics | None) -> str:
     return f"${number(found.mean)}{half}${MARKS.get(found.verdict or '', '')}{published}"
 
 
-def _table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], left: int) -> str:
+def _table(
+    layout: Layout,
+    part: str,
+    caption: str,
+    head: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    left: int,
+) -> str:
+    """Return one table; its first columns, ``left`` in number, are flush left."""
     columns = "l" * left + "r" * (len(head) - left)
+    title = layout.results.study.title
+    name = re.sub("[^a-z0-9]+", "-", layout.results.study.name.lower()).strip("-")
     lines = [
         r"\begin{table}",
         r"  \centering",
-        rf"  \caption{{{escaped(caption)}}}",
+        # The short one is for a list of tables.
+        rf"  \caption[{escaped(title)}]{{{escaped(f'{title}. {caption}')}}}",
+        rf"  \label{{tab:{name}-{part}}}",
+        r"  \smallskip",
+        rf"  {FITTED}{{%",
         rf"  \begin{{tabular}}{{{columns}}}",
         r"    \toprule",
         rf"    {' & '.join(map(escaped, head))} \\",
         r"    \midrule",
         *(rf"    {' & '.join(row)} \\" for row in rows),
         r"    \bottomrule",
-        r"  \end{tabular}",
+        r"  \end{tabular}}",
         r"\end{table}",
         "",
     ]

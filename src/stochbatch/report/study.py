@@ -170,7 +170,9 @@ def _place(layout: Layout, row: tuple[str, ...], column: str) -> Place | None:
     found: CellStatistics | None = layout.cell(row, column)
     if found is None:
         return None
-    verdicts = [words.verdict(found), *(claim.verdict for claim in layout.claims_on(found.cell))]
+    verdicts: list[str] = [claim.verdict for claim in layout.claims_on(found.cell)]
+    if layout.results.study.published:
+        verdicts.insert(0, words.verdict(found))
     published = found.cell.published
     moves = found.update_probability
     return Place(

@@ -18,20 +18,22 @@ def markdown(layout: Layout) -> str:
     study, scale = layout.results.study, layout.results.scale
     counted = ", ".join(f"{count} {what}" for what, count in layout.counts.items())
     cells = [
-        [*row, *(_words(layout.cell(row, name)) for name in layout.columns)] for row in layout.rows
+        [*row, *(_words(layout, layout.cell(row, name)) for name in layout.columns)]
+        for row in layout.rows
     ]
     parts = [
         f"# {study.title}",
         study.caption,
         f"Scale `{scale.name}`: {scale.summary} {layout.comparable}",
         f"Trials: {counted}.",
-        "Each cell: mean ± half of the 95 % interval (trials); published mean; verdict.",
+        "Each cell: mean ± half of the 95 % interval (trials)"
+        f"{'; published mean; verdict' if study.published else ''}.",
         _markdown_table([*layout.axes[:-1], *layout.columns], cells),
     ]
     if layout.moving:
         parts += [
             UPDATE_PROBABILITY,
-            _markdown_table([*layout.axes, "update probability"], probability_rows(layout)),
+            _markdown_table(*update_probabilities(layout)),
         ]
     if layout.claims:
         parts += [
@@ -50,9 +52,22 @@ UPDATE_PROBABILITY = (
 )
 
 
-def probability_rows(layout: Layout) -> list[list[str]]:
-    """Return the cells whose weights move at random, with their mean update probability."""
-    return [[*found.cell.key, share(found.update_probability)] for found in layout.moving]
+def update_probabilities(layout: Layout) -> tuple[list[str], list[list[str]]]:
+    """Return head and rows of the table of the cells whose weights move at random."""
+    keys = {found.cell.key for found in layout.moving}
+    columns = [name for name in layout.columns if any(key[-1] == name for key in keys)]
+    rows = [
+        [*row, *(_update_probability(layout.cell(row, name)) for name in columns)]
+        for row in layout.rows
+        if any(key[:-1] == row for key in keys)
+    ]
+    # A single column's label says what the study's cells are, not these.
+    head = columns if len(layout.columns) > 1 else ["update probability"]
+    return [*layout.axes[:-1], *head], rows
+
+
+def _update_probability(found: CellStatistics | None) -> str:
+    return share(found.update_probability if found else None)
 
 
 def cells_csv(layout: Layout) -> str:
@@ -84,9 +99,11 @@ def published_mean(found: CellStatistics) -> str:
     return number(found.cell.published.mean) if found.cell.published else NONE
 
 
-def _words(found: CellStatistics | None) -> str:
+def _words(layout: Layout, found: CellStatistics | None) -> str:
     if found is None:
         return NONE
+    if not layout.results.study.published:
+        return ours(found)
     return f"{ours(found)}; {published_mean(found)}; {verdict(found)}"
 
 

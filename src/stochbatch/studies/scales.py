@@ -52,8 +52,8 @@ SCALES: Registry[Scale] = Registry("scale")
 for _scale in (
     Scale(
         "paper",
-        "Nothing is reduced: the article's studies with full networks and data, 100 epochs, "
-        "10 trials.",
+        "Nothing is reduced: networks, data, epochs and trials are the study's own (the "
+        "article's: full networks and data, 100 epochs, 10 trials).",
         repetitions=10,
         comparable=True,
     ),
