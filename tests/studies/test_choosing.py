@@ -75,7 +75,7 @@ def test_a_star_is_anything() -> None:
         "combined, total, lambda -1",
         "combined, total, lambda -2",
     ]
-    assert len(readings("*")) == 19
+    assert len(readings("*")) == 21
 
 
 def test_several_texts_are_a_union_in_the_order_of_the_study() -> None:
