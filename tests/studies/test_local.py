@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from stochbatch.studies import SCALES, Study, collect
+from stochbatch.studies import SCALES, Study, collect, local
 from stochbatch.studies.engine import StudyStopped, StudyWatcher
 from stochbatch.studies.local import default_workers, devices, run_trials
 from stochbatch.training import Trial
@@ -49,6 +49,40 @@ class Log(StudyWatcher):
 
     def close(self) -> None:
         self.closed = True
+
+
+class Broken(Log):
+    """Its terminal was closed."""
+
+    def end_of(self, trial: Trial, status: str, text: str) -> None:
+        super().end_of(trial, status, text)
+        raise BrokenPipeError
+
+
+def test_a_watcher_that_cannot_write_any_more_does_not_end_a_study(tmp_path: Path) -> None:
+    watcher = Broken()
+    trials = [small_trial(epochs=1, seed=seed) for seed in range(2)]
+    assert run_trials(trials, tmp_path, watcher=watcher).finished == 2
+    assert len(watcher.ended) == 1
+
+
+def test_a_process_whose_device_may_be_broken_is_replaced_after_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places: list[int] = []
+    hire = local._Engine._hire
+    monkeypatch.setattr(
+        local._Engine, "_hire", lambda self, place: (places.append(place), hire(self, place))
+    )
+    trials = [small_trial(epochs=1, dataset="cifar10"), small_trial(epochs=1)]
+    options = {"workers": 1, "data_root": tmp_path / "empty"}
+    assert run_trials(trials, tmp_path / "sound", **options).finished == 1
+    assert places == [0]
+    monkeypatch.setattr(local, "keeps_faults", lambda options: True)
+    count = run_trials(trials, tmp_path / "broken", **options)
+    assert (count.finished, count.failed) == (1, 1)
+    assert places == [0, 0, 0]
+    assert local.keeps_faults({"device": "cuda:0"})
 
 
 def test_what_is_missing_is_run_and_what_is_done_is_not(tmp_path: Path) -> None:

@@ -57,3 +57,12 @@ class Witness(Progress):
 
     def close(self) -> None:
         self.closed += 1
+
+
+class CrashError(Exception):
+    """Stands for whatever ends a process."""
+
+
+def crash() -> None:
+    """End as a process that crashes."""
+    raise CrashError

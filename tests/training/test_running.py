@@ -1,6 +1,5 @@
 """Invariant: a run ends the same to the last bit, however it was stopped; nothing is lost."""
 
-import json
 import os
 import signal
 import threading
@@ -17,20 +16,12 @@ from stochbatch import data
 from stochbatch.optim import METHODS
 from stochbatch.training import Interrupted, RunError, Trial, read_run, run, running
 from stochbatch.training.session import seed_everything
-from tests.training.runs import SMALL, Witness, lasting, small_trial
+from tests.training.runs import SMALL, CrashError, Witness, crash, lasting, small_trial
 
 
 @pytest.fixture(autouse=True)
 def _told_always(monkeypatch) -> None:
     monkeypatch.setattr(running, "TOLD_EVERY", -1.0)
-
-
-class CrashError(Exception):
-    pass
-
-
-def crash() -> None:
-    raise CrashError
 
 
 def terminate() -> None:
@@ -214,93 +205,6 @@ def test_a_watcher_that_cannot_write_any_more_does_not_end_a_training(tmp_path: 
     witness = Witness(broken_pipe, (0, 3))
     assert run(small_trial(), tmp_path, progress=witness).status == "finished"
     assert witness.batches[-1] == (0, 3)
-
-
-def test_a_damaged_checkpoint_is_not_counted_among_the_last_two(tmp_path: Path) -> None:
-    trial = small_trial(epochs=4)
-    with pytest.raises(CrashError):
-        run(trial, tmp_path, progress=Witness(crash, (3, 3)))
-    folder = tmp_path / trial.folder
-    spoil(sorted(folder.glob("checkpoint-*.pt"))[-1])
-    with pytest.raises(CrashError):
-        run(trial, tmp_path, progress=Witness(crash, (3, 3)))
-    good = sorted(folder.glob("checkpoint-*.pt"))
-    assert [path.name[:16] for path in good] == ["checkpoint-00002", "checkpoint-00003"]
-    spoil(good[-1])
-    witness = Witness()
-    run(trial, tmp_path, progress=witness)
-    assert witness.begun["epoch"] == 2
-    assert not list(folder.glob("checkpoint-*"))
-
-
-def test_a_run_that_diverges_ends_with_its_curve_and_is_not_run_again(tmp_path: Path) -> None:
-    trial = small_trial(lr=1e30, epochs=5)
-    result = run(trial, tmp_path)
-    assert result.status == "diverged"
-    assert result.epochs < 5
-    assert result.train_loss is None or read_run(result.folder).metrics[-1]["test_loss"] is None
-    assert len(result.curve) == result.epochs
-    witness = Witness()
-    assert run(trial, tmp_path, progress=witness).status == "diverged"
-    assert witness.begun is None
-    for line in (result.folder / "metrics.jsonl").read_text().splitlines():
-        json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
-
-
-def test_a_run_killed_as_it_diverged_ends_as_diverged(tmp_path: Path, monkeypatch) -> None:
-    trial = small_trial(lr=1e30, epochs=5)
-    monkeypatch.setattr(running._Runner, "_finish", lambda *_: crash())
-    with pytest.raises(CrashError):
-        run(trial, tmp_path)
-    monkeypatch.undo()
-    assert run(trial, tmp_path).status == "diverged"
-
-
-def spoil(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
-def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(tmp_path: Path) -> None:
-    trial = small_trial()
-    expected = lasting(run(trial, tmp_path / "whole").folder)
-    with pytest.raises(CrashError):
-        run(trial, tmp_path, progress=Witness(crash, (2, 3)))
-    checkpoints = sorted((tmp_path / trial.folder).glob("checkpoint-*.pt"))
-    assert [path.name[:16] for path in checkpoints] == ["checkpoint-00001", "checkpoint-00002"]
-    spoil(checkpoints[1])
-    witness = Witness()
-    result = run(trial, tmp_path, progress=witness)
-    assert witness.begun["epoch"] == 1
-    assert f"{checkpoints[1].name} is damaged" in witness.begun["note"]
-    assert f"goes on from {checkpoints[0].name}" in witness.begun["note"]
-    assert lasting(result.folder) == expected
-
-
-def test_with_both_checkpoints_damaged_it_starts_anew_and_says_so(tmp_path: Path) -> None:
-    trial = small_trial()
-    with pytest.raises(CrashError):
-        run(trial, tmp_path, progress=Witness(crash, (2, 3)))
-    for number, path in enumerate((tmp_path / trial.folder).glob("checkpoint-*.pt")):
-        if number:
-            path.write_bytes(b"")
-        else:
-            spoil(path)
-    witness = Witness()
-    result = run(trial, tmp_path, progress=witness)
-    assert witness.begun["resumed"] is False
-    assert witness.begun["note"].endswith("starts from the beginning")
-    assert result.status == "finished"
-
-
-def test_within_an_epoch_it_is_saved_by_time(tmp_path: Path) -> None:
-    trial = small_trial(epochs=1)
-    with pytest.raises(CrashError):
-        run(trial, tmp_path, progress=Witness(crash, (0, 5)), checkpoint_seconds=0.0)
-    witness = Witness()
-    run(trial, tmp_path, progress=witness)
-    assert (witness.begun["epoch"], witness.begun["batch"]) == (0, 4)
 
 
 def test_a_signal_during_the_evaluation_is_obeyed_and_nothing_is_lost(

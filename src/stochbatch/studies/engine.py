@@ -49,6 +49,43 @@ class StudyWatcher:
         """Nothing more will be told, whatever happened."""
 
 
+class UnfailingWatcher(StudyWatcher):
+    """Tells another watcher, until the place where that one writes is gone.
+
+    A terminal that was closed, a pipe that nobody reads, a full disk under a log: no reason to
+    stop a study.
+    """
+
+    def __init__(self, watcher: StudyWatcher | None) -> None:
+        self._watcher = watcher or StudyWatcher()
+
+    def begin(self, trials: int) -> None:
+        """Tell it."""
+        self._tell("begin", trials)
+
+    def note(self, text: str) -> None:
+        """Tell it."""
+        self._tell("note", text)
+
+    def epoch(self, trial: Trial, done: int) -> None:
+        """Tell it."""
+        self._tell("epoch", trial, done)
+
+    def end_of(self, trial: Trial, status: str, text: str) -> None:
+        """Tell it."""
+        self._tell("end_of", trial, status, text)
+
+    def close(self) -> None:
+        """Tell it."""
+        self._tell("close")
+
+    def _tell(self, what: str, *arguments: Any) -> None:
+        try:
+            getattr(self._watcher, what)(*arguments)
+        except OSError:
+            self._watcher = StudyWatcher()
+
+
 @dataclass
 class Count:
     """How the trials of a call ended."""

@@ -21,7 +21,14 @@ from typing import Any
 
 import torch
 
-from stochbatch.studies.engine import Count, StudyStopped, StudyWatcher, record, train
+from stochbatch.studies.engine import (
+    Count,
+    StudyStopped,
+    StudyWatcher,
+    UnfailingWatcher,
+    record,
+    train,
+)
 from stochbatch.training import Interrupted, Trial
 from stochbatch.training.joining import choose_device
 from stochbatch.training.signals import StopSignals
@@ -68,7 +75,7 @@ def run_trials(
     """
     if workers < 1:
         raise ValueError(f"workers must be 1 or more, got {workers}")
-    watcher = watcher or StudyWatcher()
+    watcher = UnfailingWatcher(watcher)
     places = [{**options, "device": each} for each in devices(device)]
     engine = _Engine(list(trials), Path(root), threads, watcher, places)
     watcher.begin(len(trials))
@@ -117,8 +124,7 @@ class _Engine:
         """Start a process, with a trial if there is one left."""
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        options = self.places[place % len(self.places)]
-        arguments = (theirs, str(self.root), self.threads, options)
+        arguments = (theirs, str(self.root), self.threads, self._options(place))
         process = context.Process(target=_work, args=arguments, daemon=True)
         process.start()
         theirs.close()
@@ -144,7 +150,24 @@ class _Engine:
             self.watcher.epoch(trial, content)
             return
         self._over(trial, what, content)
-        self._give(worker)
+        if what == "failed" and keeps_faults(self._options(worker.place)):
+            self._replace(worker)
+        else:
+            self._give(worker)
+
+    def _replace(self, worker: _Worker) -> None:
+        """Let a process end that may not be sound any more, and start another if need be."""
+        worker.trial = None
+        self.workers.remove(worker)
+        with suppress(OSError):
+            worker.pipe.send(None)
+        worker.pipe.close()
+        worker.process.join()
+        if self.waiting:
+            self._hire(worker.place)
+
+    def _options(self, place: int) -> dict[str, Any]:
+        return self.places[place % len(self.places)]
 
     def _bury(self, worker: _Worker) -> None:
         """A process died: its trial failed, and another process takes its place."""
@@ -170,6 +193,11 @@ class _Engine:
             worker.pipe.close()
         for worker in self.workers:
             worker.process.join()
+
+
+def keeps_faults(options: dict[str, Any]) -> bool:
+    """Return whether a fault of the device may stay with a process, and fail all that follows."""
+    return not str(options["device"]).startswith("cpu")
 
 
 def _work(pipe: Connection, root: str, threads: int, options: dict[str, Any]) -> None:

@@ -20,7 +20,14 @@ from typing import Any
 
 from stochbatch.data.folders import ROOT_VARIABLE
 from stochbatch.data.folders import data_root as data_root_of
-from stochbatch.studies.engine import Answer, Count, StudyStopped, StudyWatcher, record
+from stochbatch.studies.engine import (
+    Answer,
+    Count,
+    StudyStopped,
+    StudyWatcher,
+    UnfailingWatcher,
+    record,
+)
 from stochbatch.studies.ray_cluster import Cluster, ClusterError, Share, connected
 from stochbatch.studies.ray_task import (
     LOCK_SECONDS,
@@ -89,7 +96,7 @@ def run_trials(
         raise ValueError(f"retries must be 0 or more, got {retries}")
     share = share or Share()
     options |= {"device": share.device(device), "data_root": _data_root(data_root)}
-    watcher = watcher or StudyWatcher()
+    watcher = UnfailingWatcher(watcher)
     if not trials:
         return Count()
     # Not `resolve`: what a path leads to may differ from node to node, its name may not.

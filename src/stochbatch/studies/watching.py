@@ -60,7 +60,7 @@ class RichWatcher(StudyWatcher):
 
     def note(self, text: str) -> None:
         """Print it above the bars."""
-        self.bars.console.print(text, highlight=False)
+        self.bars.console.print(text, highlight=False, markup=False)
 
     def epoch(self, trial: Trial, done: int) -> None:
         """Move the trial's bar."""
@@ -74,7 +74,8 @@ class RichWatcher(StudyWatcher):
         if task is not None:
             self.bars.remove_task(task)
         self.bars.advance(self.whole)
-        self.bars.console.print(f"{describe(trial)}  {status}  {text}", highlight=False)
+        line = f"{describe(trial)}  {status}  {text}"
+        self.bars.console.print(line, highlight=False, markup=False)
 
     def close(self) -> None:
         """Leave the terminal as it was."""

@@ -59,24 +59,48 @@ def save(folder: Path, place: Place, state: dict[str, Any]) -> Path:
     return path
 
 
-def load(folder: Path, device: torch.device) -> Loaded:
-    """Return the newest checkpoint that is good; damaged ones are passed over, and said."""
+def load(folder: Path, device: torch.device, *, put_aside: bool = False) -> Loaded:
+    """Return the newest checkpoint that is good.
+
+    Damaged ones are passed over, and said. A file that has the hash in its name is not damaged:
+    if it cannot be read, or not be loaded, that is an error, and the file stays.
+
+    Args:
+        folder: of the run.
+        device: for its tensors.
+        put_aside: rename damaged ones, so that they do not count among the last two; for whoever
+            trains, not for those who look.
+
+    Raises:
+        RunError: a good checkpoint cannot be read, or not by this version.
+    """
     damaged = []
     for path in _newest_first(folder):
         try:
             content = path.read_bytes()
-            if hashlib.sha256(content).hexdigest()[:_DIGITS] != path.stem.rsplit("-", 1)[1]:
-                raise ValueError("its content does not have the hash in its name")
-            state = from_bytes(content, device)
-            if state.get("format") != FORMAT:
-                raise ValueError(f"its format is {state.get('format')}, expected {FORMAT}")
-        except (OSError, ValueError, RuntimeError, EOFError) as error:
-            damaged.append(f"{path.name} is damaged ({str(error).splitlines()[0]})")
-            with suppress(OSError):  # it must not count as one of the last two
-                path.rename(path.with_suffix(".damaged"))
+        except OSError as error:
+            raise RunError(f"{path} cannot be read: {error.strerror or error}") from error
+        if hashlib.sha256(content).hexdigest()[:_DIGITS] != path.stem.rsplit("-", 1)[1]:
+            damaged.append(
+                f"{path.name} is damaged (its content does not have the hash in its name)"
+            )
+            if put_aside:
+                with suppress(OSError):
+                    path.rename(path.with_suffix(".damaged"))
             continue
-        return Loaded(state, _note(damaged, f"goes on from {path.name}"))
+        return Loaded(_state(path, content, device), _note(damaged, f"goes on from {path.name}"))
     return Loaded(None, _note(damaged, "starts from the beginning"))
+
+
+def _state(path: Path, content: bytes, device: torch.device) -> dict[str, Any]:
+    try:
+        state = from_bytes(content, device)
+        if state.get("format") == FORMAT:
+            return dict(state)
+        why = f"its format is {state.get('format')}, expected {FORMAT}"
+    except ValueError as error:
+        why = str(error)
+    raise RunError(f"{path} is no checkpoint of this version ({why}): remove it to begin anew")
 
 
 def remove_all(folder: Path) -> None:

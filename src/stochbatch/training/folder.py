@@ -101,7 +101,7 @@ def read_result(folder: Path) -> Result | None:
     except (OSError, ValidationError) as error:
         first = str(error).splitlines()[0]
         raise RunError(
-            f"{path} is not a result of this version ({first}): begin anew (--again)"
+            f"{path} is not a result of this version ({first}): remove it, or begin anew (--again)"
         ) from None
 
 

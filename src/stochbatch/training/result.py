@@ -26,7 +26,8 @@ class Accuracy(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     mean: float
-    """Mean over the last 10 % of the epochs, at least one, as far as they were evaluated."""
+    """Mean over the last 10 % of the epochs, at least one, as far as they were evaluated; of a
+    run that diverged, its end alone."""
     max: float
     """Best epoch that was evaluated."""
     final: float
@@ -34,21 +35,25 @@ class Accuracy(BaseModel):
     best_epoch: int
 
     @classmethod
-    def of(cls, curve: list[float | None]) -> Accuracy | None:
+    def of(cls, curve: list[float | None], diverged: bool = False) -> Accuracy | None:
         """Return the readings of a curve, one number an epoch; None if all of it is None.
+
+        What diverged counts as it ended, and not as it was before: the latter would depend on
+        how often it was evaluated.
 
         Example:
             >>> from stochbatch.training.result import Accuracy
             >>> Accuracy.of([None, 80.0, None, 90.0, 85.0])
             Accuracy(mean=85.0, max=90.0, final=85.0, best_epoch=3)
+            >>> Accuracy.of([80.0] * 19 + [10.0], diverged=True).mean
+            10.0
         """
         there = {epoch: value for epoch, value in enumerate(curve) if value is not None}
         if not there:
             return None
         final = there[max(there)]
         best = max(there, key=lambda epoch: (there[epoch], -epoch))
-        # A run that diverged may have ended before the epochs that are evaluated in any case.
-        first = len(curve) - last_tenth(len(curve))
+        first = len(curve) - (1 if diverged else last_tenth(len(curve)))
         last = [value for epoch, value in there.items() if epoch >= first] or [final]
         return cls(mean=sum(last) / len(last), max=there[best], final=final, best_epoch=best)
 

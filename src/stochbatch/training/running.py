@@ -149,6 +149,8 @@ class _Runner:
         self.progress, self.signals = progress, signals
         self.checkpoint_seconds = checkpoint_seconds
         self.metrics: list[str] = []
+        # Now, as the source may be another when the training is over.
+        self.environment = environment(device, ranks.count)
         self.seconds = 0.0
         self.began = math.inf  # when the epoch under way was begun or resumed
 
@@ -228,7 +230,7 @@ class _Runner:
             # Not before it is sure that there will be something instead.
             finished.clear(self.folder)
         write(self.folder / TRIAL, self.trial.model_dump_json(indent=1))
-        return checkpoint.load(self.folder, self.device)
+        return checkpoint.load(self.folder, self.device, put_aside=True)
 
     def _epoch(self, epoch: int, start: int) -> dict[str, Any]:
         session, steps = self.session, self.session.steps
@@ -247,7 +249,10 @@ class _Runner:
         train_loss, train_accuracy = tally.read()
         images = int(tally.images)
         training_seconds = time.monotonic() - self.began
-        tested = self._evaluate(epoch) if self.trial.evaluates(epoch) else {}
+        # What diverged is evaluated as it is, however seldom others are: no earlier and better
+        # epoch may stand for it.
+        broken = not math.isfinite(train_loss)
+        tested = self._evaluate(epoch) if broken or self.trial.evaluates(epoch) else {}
         layers = self._layers()
         session.schedule.step()
         seconds = time.monotonic() - self.began
@@ -283,7 +288,7 @@ class _Runner:
         rows = [asdict(row) for row in optimizer.layer_report()]
         for row in rows:
             row |= {name: _number(row[name]) for name in ("probability", "batches")}
-        return {"layers": rows}
+        return {"layers": rows, "skipped_steps": optimizer.skipped_steps}
 
     def _tell(self, epoch: int, step: int, steps_per_second: float) -> None:
         loss, accuracy = self.session.tally.read()
@@ -343,14 +348,14 @@ class _Runner:
             trial=self.trial.model_dump(),
             trial_hash=self.trial.hash,
             epochs=len(lines),
-            accuracy=Accuracy.of(curve),
+            accuracy=Accuracy.of(curve, diverged=status == "diverged"),
             train_loss=lines[-1]["train_loss"],
             curve=curve,
             parameters=sum(parameter.numel() for parameter in network.parameters()),
             data=self.session.facts,
             weights_sha256=hashlib.sha256(weights).hexdigest(),
             times={"seconds": self.seconds, "seconds_an_epoch": self.seconds / len(lines)},
-            environment=environment(self.device, self.ranks.count),
+            environment=self.environment,
         ).in_folder(self.folder)
         try:
             write_atomically(self.folder / WEIGHTS, lambda file: file.write(weights))
