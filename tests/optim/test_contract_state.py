@@ -107,8 +107,6 @@ def spoil(state_dict: dict, change: str) -> Any:
         first[name] = first[name].new_zeros(1, 2, 3)
     elif change == "missing":
         del first["step"]
-    elif change == "unknown":
-        first["exp_avg"] = first[name]
     elif change == "not a tensor":
         first["step"] = 3
     elif change == "option":
@@ -133,7 +131,6 @@ def spoil(state_dict: dict, change: str) -> Any:
     [
         ("shape", ValueError, r"of parameter 0 has shape \(1, 2, 3\) in the state_dict, expected"),
         ("missing", ValueError, "not one of NAME: its state of parameter 0 has"),
-        ("unknown", ValueError, "not one of NAME: its state of parameter 0 has.*exp_avg"),
         ("not a tensor", TypeError, "step of parameter 0 must be a tensor, got int"),
         ("option", ValueError, "lr must be 0 or more, got -1.0"),
         ("stray", ValueError, "state for parameter 99, of no group"),

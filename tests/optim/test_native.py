@@ -305,6 +305,22 @@ def test_a_damaged_library_is_built_again(no_library) -> None:
     assert built.stat().st_size > 10_000
 
 
+def test_a_library_of_somebody_else_that_does_not_load_is_stepped_around(
+    no_library, monkeypatch
+) -> None:
+    built = building.build()
+    assert built.stat().st_mode & 0o777 == 0o755
+    building._load.cache_clear()
+    built.write_bytes(b"not a library")
+
+    def forbidden(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "unlink", forbidden)
+    with pytest.warns(UserWarning, match="the built library does not load"):
+        large_optimizer().step()
+
+
 def test_no_home_for_the_cache(no_library, monkeypatch) -> None:
     def homeless() -> Path:
         raise RuntimeError("Could not determine home directory.")

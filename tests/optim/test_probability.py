@@ -131,6 +131,14 @@ def test_complex_gradients_are_seen_as_pairs() -> None:
     assert torch.equal(p, update_probability([torch.view_as_real(gradient)], ["linear"])[0])
 
 
+def test_the_kind_of_a_complex_gradient_is_that_of_its_own_dimensions() -> None:
+    grads = [torch.randn(6, dtype=torch.complex64), torch.randn(4, 5), torch.randn(3)]
+    inferred = update_probability(grads)
+    told = update_probability(grads, ["bias", "linear", "bias"])
+    assert all(torch.equal(p, q) for p, q in zip(inferred, told, strict=True))
+    assert inferred[0].shape == (6, 2)
+
+
 def test_kinds_are_inferred_from_dimensions() -> None:
     grads = random_gradients()[:7]
     inferred = update_probability(grads)

@@ -31,7 +31,7 @@ class Normalisation(NamedTuple):
         """Return the statistics of ``images``; a channel without spread gets the deviation 1."""
         _check_images(images)
         count = images[:, 0].numel()
-        total = torch.zeros(images.shape[1], dtype=torch.int64)
+        total = torch.zeros(images.shape[1], dtype=torch.int64, device="cpu")
         squares = torch.zeros_like(total)
         for part in images.cpu().split(4096):  # type: ignore[no-untyped-call]
             whole = part.to(torch.int32)
@@ -133,7 +133,7 @@ class Batches:
         options = {"device": self.device, "dtype": torch.float32}
         # Repeated over an image, so that the innermost loop is long: on a CPU many times faster.
         self._mean = torch.tensor(self.normalisation.mean, **options).repeat(height * width)  # type: ignore[arg-type]
-        scale = 1 / torch.tensor(self.normalisation.std, dtype=torch.float64)
+        scale = 1 / torch.tensor(self.normalisation.std, dtype=torch.float64, device="cpu")
         self._scale = scale.to(self.device, torch.float32).repeat(height * width)
         self._rows = torch.arange(height, device=self.device)
         self._columns = torch.arange(width, device=self.device)
@@ -172,7 +172,11 @@ class Batches:
     def _plan(self, epoch: int) -> tuple[Tensor, Draws]:
         if self._epoch is None or self._epoch[0] != epoch:
             size = self.shape[0]
-            order = epoch_order(self.seed, epoch, size) if self.shuffle else torch.arange(size)
+            order = (
+                epoch_order(self.seed, epoch, size)
+                if self.shuffle
+                else torch.arange(size, device="cpu")
+            )
             draws = epoch_draws(self.seed, epoch, size, self.augmentation)
             moved = Draws(*(part.to(self.device) for part in draws))
             self._epoch = epoch, order.to(self.device), moved

@@ -25,7 +25,7 @@ def _permutation(seed: int, epoch: int, size: int, streams: tuple[int, int]) -> 
     # 48 bits a key: two of 100,000 keys agree once in 50,000 permutations, and then the
     # stable sort leaves these two in order.
     high, low = (
-        (uniform(seed, epoch, stream, (size,)) * (1 << UNIFORM_BITS)).to(torch.int64)
+        (uniform(seed, epoch, stream, (size,), device="cpu") * (1 << UNIFORM_BITS)).to(torch.int64)
         for stream in streams
     )
     return torch.argsort((high << UNIFORM_BITS) | low, stable=True)
@@ -62,7 +62,7 @@ def subset(seed: int, size: int, share: float | Fraction) -> Tensor:
     if not 0 < share <= 1:
         raise ValueError(f"share must be in (0, 1], got {share}")
     if share == 1:
-        return torch.arange(size)
+        return torch.arange(size, device="cpu")
     count = max(1, round(Fraction(share).limit_denominator(1 << 20) * size))
     return _permutation(seed, 0, size, (_SUBSET, _SUBSET_LOW))[:count].sort().values
 
@@ -92,9 +92,9 @@ def epoch_draws(seed: int, epoch: int, size: int, augmentation: Augmentation) ->
     """Return the crops and flips of an epoch: a crop begins at 0 to twice the padding."""
     places = 2 * augmentation.padding + 1
     rows, columns = (
-        (uniform(seed, epoch, stream, (size,)) * places).to(torch.int64)
+        (uniform(seed, epoch, stream, (size,), device="cpu") * places).to(torch.int64)
         for stream in (_ROWS, _COLUMNS)
     )
     if augmentation.flip:
-        return Draws(rows, columns, uniform(seed, epoch, _FLIPS, (size,)) < 0.5)
-    return Draws(rows, columns, torch.zeros(size, dtype=torch.bool))
+        return Draws(rows, columns, uniform(seed, epoch, _FLIPS, (size,), device="cpu") < 0.5)
+    return Draws(rows, columns, torch.zeros(size, dtype=torch.bool, device="cpu"))

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.optim.optimizer import ParamsT
 
-from stochbatch.optim.checked import CheckedOptimizer, call_closure, weight_and_grad
+from stochbatch.optim.checked import CheckedOptimizer, call_closure, rate_of, weight_and_grad
 from stochbatch.optim.options import check_lr, check_not_negative, check_positive, check_real
 from stochbatch.optim.probability import compute_dtype
 from stochbatch.optim.slots import COUNTER, STEP, Slot, Slots
@@ -99,7 +99,7 @@ class AccSGD(CheckedOptimizer):
         for member in ready:
             weight, grad = weight_and_grad(member.tensor)
             state = self.state[member.tensor]
-            if not state:
+            if AVERAGE not in state:
                 average = weight.to(compute_dtype(weight.dtype), copy=True)
                 state.update({AVERAGE: average, STEP: counter})
             self._follow(state, weight)
@@ -111,7 +111,7 @@ class AccSGD(CheckedOptimizer):
 
 
 def _accelerate(weight: Tensor, grad: Tensor, average: Tensor, group: Mapping[str, Any]) -> None:
-    c, lr = group["small_const"], group["lr"]
+    c, lr = group["small_const"], rate_of(group)
     long = c * c * group["xi"] / group["kappa"]
     zeta = c / (c + long)
     w = weight.to(average.dtype)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.optim.optimizer import ParamsT
 
-from stochbatch.optim.checked import CheckedOptimizer, call_closure, weight_and_grad
+from stochbatch.optim.checked import CheckedOptimizer, call_closure, rate_of, weight_and_grad
 from stochbatch.optim.coins import check_seed, uniform
 from stochbatch.optim.options import check_lr, check_not_negative
 from stochbatch.optim.probability import compute_dtype
@@ -87,7 +87,7 @@ class AlternatingSGD(CheckedOptimizer):
             second = (counter % 2).to(weight.device, torch.bool)
             w = weight.to(compute_dtype(weight.dtype))
             move = grad.to(w.dtype).add(w, alpha=member.group["weight_decay"])
-            move.mul_(member.group["lr"]).masked_fill_(heads == second, 0)
+            move.mul_(rate_of(member.group)).masked_fill_(heads == second, 0)
             weight.sub_(move)
         if ready and not dummy:
             counter.add_(1)

@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -86,6 +87,7 @@ def build() -> Path:
             check=True,
             timeout=BUILD_SECONDS,
         )
+        os.chmod(partial, 0o755)  # a cache may be shared
         os.replace(partial, target)
     except subprocess.CalledProcessError as error:
         complaint = next((line for line in error.stderr.splitlines() if "error" in line), "")
@@ -109,7 +111,8 @@ def _open() -> Library:
     try:
         return _functions(built)
     except (OSError, AttributeError):
-        built.unlink(missing_ok=True)  # damaged: build it once more
+        with suppress(OSError):  # somebody else's stays, and does not load below either
+            built.unlink(missing_ok=True)  # damaged: build it once more
     try:
         return _functions(build())
     except (OSError, AttributeError) as error:

@@ -54,12 +54,17 @@ class CheckedOptimizer(Optimizer):
     def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
         check_parameters(params)
         self._check_options(defaults)
+        self._check_sense(defaults)
         super().__init__(params, defaults)
 
     @staticmethod
     def _check_options(options: Mapping[str, Any]) -> None:
         """Raise ``TypeError`` or ``ValueError`` for the first option that is not allowed."""
         raise NotImplementedError
+
+    @staticmethod
+    def _check_sense(options: Mapping[str, Any]) -> None:
+        """Raise for what nobody means who makes an optimizer, but a training may come to."""
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters, as ``torch.optim.Optimizer.add_param_group`` does."""
@@ -74,8 +79,13 @@ class CheckedOptimizer(Optimizer):
         elif isinstance(params, Iterable) and not isinstance(params, set):
             param_group = {**param_group, "params": list(params)}
             check_members(param_group["params"], owner, self.sharded)
+        # What must be the same in all groups is so, unless told otherwise: also after a
+        # state_dict of another seed was loaded.
+        first = self.param_groups[0] if self.param_groups else self.defaults
+        param_group = {**{name: first[name] for name in self.whole}, **param_group}
         options = {**self.defaults, **param_group}
         self._check_options(options)
+        self._check_sense(options)
         check_agreement([*self.param_groups, options], self.whole)
         super().add_param_group(param_group)
 
@@ -99,7 +109,8 @@ class CheckedOptimizer(Optimizer):
             saved.append(final)
 
         def restore(_: Optimizer) -> None:
-            self.state.update(exact_state(saved[0], self.param_groups, self.slots))
+            for tensor, state in exact_state(saved[0], self.param_groups, self.slots).items():
+                self.state[tensor].update(state)  # what others keep there is as torch loads it
             share(self.state, self.slots)
 
         before = self.register_load_state_dict_pre_hook(keep)
@@ -130,7 +141,7 @@ class CheckedOptimizer(Optimizer):
     def _counter(self) -> Tensor:
         """Return the number of steps on the host, to be counted on when a step is sure."""
         counter = self._shared(STEP)
-        return torch.zeros((), dtype=torch.int64) if counter is None else counter
+        return torch.zeros((), dtype=torch.int64, device="cpu") if counter is None else counter
 
     def _members(self) -> Iterator[Member]:
         number = 0
@@ -169,20 +180,27 @@ class CheckedOptimizer(Optimizer):
 
     def _follow(self, state: dict[str, Tensor], weight: Tensor) -> None:
         """Let the state go where its parameter went, to another dtype or device."""
-        for name, held in state.items():
-            slot = self.slots[name]
-            if slot.shape is None:
+        for name, slot in self.slots.items():
+            held = state.get(name)
+            if held is not None and slot.shape is None:
                 dtype = slot.dtype or compute_dtype(weight.dtype)
                 if held.dtype != dtype or held.device != weight.device:
                     state[name] = like(weight, held, dtype)
 
     def _filled(self) -> list[dict[str, Tensor]]:
-        # Asking for the state of a parameter that has none leaves an empty entry behind.
-        return [state for state in self.state.values() if state]
+        # Asking for the state of a parameter that has none leaves an empty entry behind, and
+        # wrappers of optimizers keep things of their own in it.
+        return [state for state in self.state.values() if STEP in state]
 
     def _shared(self, name: str) -> Tensor | None:
         """Return the tensor that all parameters hold under ``name``, if any has state yet."""
         return next((state[name] for state in self._filled()), None)
+
+
+def rate_of(group: Mapping[str, Any]) -> float | Tensor:
+    """Return a group's learning rate, a tensor without dimensions if it is a tensor."""
+    lr: float | Tensor = group["lr"]
+    return lr.reshape(()) if isinstance(lr, Tensor) else lr
 
 
 def weight_and_grad(tensor: Tensor) -> tuple[Tensor, Tensor]:

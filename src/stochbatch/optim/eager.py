@@ -278,6 +278,6 @@ def take_step(
         sums[place] = _move_one(layer, place, step, indices[layer.grad.device])
     for bundle in roster.bundles:
         sums.update(zip(bundle.places, _move_together(layers, bundle, step), strict=True))
-    nothing = torch.zeros(2, device=number.device)
+    nothing = torch.zeros(2, dtype=torch.float32, device=number.device)
     rows = [sums.get(place, nothing).to(number.device) for place in range(len(layers))]
     return Taken(verdict, torch.stack(rows))

@@ -12,7 +12,13 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.optim.optimizer import ParamsT
 
-from stochbatch.optim.checked import CheckedOptimizer, Member, call_closure, weight_and_grad
+from stochbatch.optim.checked import (
+    CheckedOptimizer,
+    Member,
+    call_closure,
+    rate_of,
+    weight_and_grad,
+)
 from stochbatch.optim.coins import check_seed, normal
 from stochbatch.optim.options import (
     check_bool,
@@ -241,7 +247,7 @@ class _Walker:
         d = (self.start - self.average).add_(self.start, alpha=self.group["weight_decay"])
         if self.group["momentum"]:
             d = _through(_momentum_buffer(state, self.member.tensor), d, self.group)
-        self.weight.copy_(self.start - self.group["lr"] * d)
+        self.weight.copy_(self.start - rate_of(self.group) * d)
 
     def put_back(self) -> None:
         """Return to where the outer step began."""

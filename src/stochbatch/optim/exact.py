@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.optim.optimizer import ParamsT
 
-from stochbatch.optim.checked import CheckedOptimizer, Member
+from stochbatch.optim.checked import CheckedOptimizer, Member, rate_of
 from stochbatch.optim.coins import check_seed, uniform
 from stochbatch.optim.options import check_lr, check_scheme
 from stochbatch.optim.probability import CrossLayer, update_probability
@@ -117,7 +117,7 @@ class ExactSBS(CheckedOptimizer):
         for chi, its, member in zip(drawn, ages, members, strict=True):
             weight = real_view(member.tensor)
             for age, gradient in gradients.items():
-                move = member.group["lr"] * real_view(gradient[member.number])
+                move = rate_of(member.group) * real_view(gradient[member.number])
                 weight -= torch.where(chi & (its == age), move, 0.0)
             its.masked_fill_(chi, 0)
         self._remember(members, ages, batches)
@@ -169,8 +169,8 @@ class ExactSBS(CheckedOptimizer):
         oldest = max((int(age.max()) for age in ages), default=0)
         kept = batches[len(batches) - oldest :]
         step = self._counter()
-        samples = torch.tensor(list(chain.from_iterable(kept)), dtype=torch.int64)
-        sizes = torch.tensor([len(batch) for batch in kept], dtype=torch.int64)
+        samples = torch.tensor(list(chain.from_iterable(kept)), dtype=torch.int64, device="cpu")
+        sizes = torch.tensor([len(batch) for batch in kept], dtype=torch.int64, device="cpu")
         for member, age in zip(members, ages, strict=True):
             self.state[member.tensor].update(
                 {BATCHES: age, STEP: step, SAMPLES: samples, SIZES: sizes}

@@ -151,7 +151,7 @@ class NativeParts:
         numbers: list[int] = []
         for layer in layers:
             weight, grad, mean, batches, *buffer = layer.tensors()
-            if grad.stride() != weight.stride() or grad.is_neg():
+            if not grad.data_ptr() or grad.stride() != weight.stride() or grad.is_neg():
                 grad = torch.empty_like(weight).copy_(grad)
             self._held += (weight, grad, mean, batches, *buffer)
             held = [tensor.data_ptr() for tensor in (weight, grad, mean, batches, *buffer)]
@@ -164,7 +164,7 @@ class NativeParts:
 
     def sums(self) -> Tensor:
         """Return sum and sum of squared deviations of the parts' |g|, as two rows."""
-        result = torch.empty(len(self.layers), 2, dtype=torch.float64)
+        result = torch.empty(len(self.layers), 2, dtype=torch.float64, device=_CPU)
         library().measure(
             len(self.layers),
             self._memory.buffer_info()[0],
@@ -181,7 +181,7 @@ class NativeParts:
             The bits of the verdict; sums of probabilities and batches, one row a layer.
         """
         known = sums.T.contiguous()
-        seen = torch.zeros(len(self.layers), 2, dtype=torch.float64)
+        seen = torch.zeros(len(self.layers), 2, dtype=torch.float64, device=_CPU)
         answer = _step(
             self.groups,
             len(self.layers),
@@ -273,7 +273,12 @@ class NativeStep:
                     continue
                 row = rows.get(number)
                 state = states.get(weight)
-                if row is None or not state or (momentum and MOMENTUM_BUFFER not in state):
+                if (
+                    row is None
+                    or state is None
+                    or GRAD_MEAN not in state
+                    or (momentum and MOMENTUM_BUFFER not in state)
+                ):
                     if weight.numel():
                         return None
                     continue
@@ -296,10 +301,12 @@ class NativeStep:
                     or grad.layout is not _STRIDED
                 ):
                     return None
-                if grad.stride() != stride or grad.is_neg():
+                address = grad.data_ptr()  # 0 if forward-mode differentiation left no memory
+                if not address or grad.stride() != stride or grad.is_neg():
                     grad = torch.empty_like(weight).copy_(grad)
+                    address = grad.data_ptr()
                 present.append(number)
-                where += (own[0], grad.data_ptr(), own[1], own[2], own[3], own[4])
+                where += (own[0], address, own[1], own[2], own[3], own[4])
                 weights.append(weight)
                 moved.append(state)
                 grads.append(grad)

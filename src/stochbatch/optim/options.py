@@ -26,13 +26,17 @@ def check_options(options: Mapping[str, Any]) -> None:
     check_choice("momentum_mode", options["momentum_mode"], MOMENTUM_MODE)
     for name in ("nesterov", "maximize", "skip_nonfinite"):
         check_bool(name, options[name])
-    if options["nesterov"] and options["momentum"] == 0:
-        raise ValueError("nesterov needs a momentum above 0, got momentum=0")
     check_not_negative("weight_decay", options["weight_decay"])
     _check_steps_per_epoch(options["steps_per_epoch"])
     check_seed(options["seed"])
     if options["fused"] is not None:
         check_bool("fused", options["fused"], "None, True or False")
+
+
+def check_nesterov(options: Mapping[str, Any]) -> None:
+    """Raise for Nesterov's momentum without momentum."""
+    if options["nesterov"] and options["momentum"] == 0:
+        raise ValueError("nesterov needs a momentum above 0, got momentum=0")
 
 
 def check_scheme(options: Mapping[str, Any]) -> None:

@@ -36,7 +36,7 @@ _FLOAT_LAYOUT: dict[torch.dtype, tuple[torch.dtype, int, int]] = {
     torch.float32: (torch.int32, 127, 23),
     torch.float64: (torch.int64, 1023, 52),
 }
-_LARGEST_EXPONENT = 126.0  # of a normal float32; 2**-126 is never drawn by a 24-bit coin
+_LARGEST_EXPONENT = 126.0  # of a normal float32; below 2**-24 only the coin 0 moves a weight
 _ZERO_SPREAD = {torch.float32: 1e-6, torch.float64: 1e-12}
 _BITS_PER_NAT = 1 / math.log(2)
 
@@ -178,15 +178,16 @@ def _cross_layer_scores(moments: Moments, layers: Layers, reading: str) -> Tenso
     """Return the standardised score of each layer among the layers of its kind (Eq. 19)."""
     score = moments.mean * layers.size if reading == "total" else moments.mean
     weight = layers.size if reading == "weighted" else torch.ones_like(layers.size)
-    same_kind = layers.kind[:, None] == layers.kind[None, :]
+    of_kind = torch.arange(len(KINDS), device=layers.kind.device)[:, None] == layers.kind
 
     def mean_of(values: Tensor) -> Tensor:
+        """Return for each layer the mean over all layers of its kind."""
         # Chosen by where, not by a factor 0: a NaN stays within its kind.
-        total = torch.where(same_kind, weight * values, 0.0).sum(dim=1)
-        return total / torch.where(same_kind, weight, 0.0).sum(dim=1)
+        total = torch.where(of_kind, weight * values, 0.0).sum(dim=1)
+        return (total / torch.where(of_kind, weight, 0.0).sum(dim=1))[layers.kind]
 
     mean = mean_of(score)
-    variance = mean_of((score - mean[:, None]).square())
+    variance = mean_of((score - mean).square())
     return _standardised(score, mean, variance.sqrt(), layers.tolerance)
 
 
@@ -254,7 +255,8 @@ def update_probability(
             mean, ``"weighted"`` its mean, standardised with layers weighted by size.
 
     Returns:
-        One tensor a gradient, of its shape; float64 for float64 gradients, else float32.
+        One tensor a gradient, of its shape, a complex one's as ``torch.view_as_real`` has it;
+        float64 for float64 and complex128 gradients, else float32.
 
     Example:
         >>> import torch, stochbatch
@@ -264,9 +266,9 @@ def update_probability(
 
     Reference: Nakamura, Soatto, Hong 2020, Equations 16 to 21.
     """
-    grads = [torch.view_as_real(grad) if grad.is_complex() else grad for grad in grads]
     if kinds is None:
         kinds = [kind_by_shape(grad) for grad in grads]
+    grads = [torch.view_as_real(grad) if grad.is_complex() else grad for grad in grads]
     if len(kinds) != len(grads):
         raise ValueError(f"grads and kinds differ in length: {len(grads)} and {len(kinds)}")
     for kind in kinds:

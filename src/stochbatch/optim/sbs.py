@@ -15,7 +15,7 @@ from stochbatch.optim.checked import CheckedOptimizer, Member, call_closure
 from stochbatch.optim.eager import local_sums, take_step
 from stochbatch.optim.fusing import UnavailableError, give_up, wanted
 from stochbatch.optim.native import COUNTS, EPOCH_OVER, NativeParts, NativeStep, can_move
-from stochbatch.optim.options import check_options
+from stochbatch.optim.options import check_nesterov, check_options
 from stochbatch.optim.parts import Parts
 from stochbatch.optim.probability import CrossLayer
 from stochbatch.optim.report import LayerReport, LayerRow
@@ -105,6 +105,7 @@ class SBS(CheckedOptimizer):
     whole = ("seed", "steps_per_epoch", "skip_nonfinite", "fused")
     sharded = True
     _check_options = staticmethod(check_options)
+    _check_sense = staticmethod(check_nesterov)
 
     def __init__(
         self,
@@ -184,7 +185,7 @@ class SBS(CheckedOptimizer):
             taken = self._native.take(self.param_groups, self.state)
             if taken is not None:
                 if taken.epoch_over:
-                    self._end_epoch_of_others(taken.moved, torch.tensor(True))
+                    self._end_epoch_of_others(taken.moved, torch.tensor(True, device="cpu"))
                 return
         ready = [entry for entry in self._ready() if entry.tensor.numel()]
         if not ready:
@@ -224,9 +225,11 @@ class SBS(CheckedOptimizer):
         step = NativeParts(self.param_groups, layers)
         sums = self._parts.whole_sums(layers, roster, step.sums())
         answer, seen = step.take(sums, counters)
-        counts = torch.tensor(bool(answer & COUNTS))
+        counts, over = (
+            torch.tensor(bool(answer & bit), device="cpu") for bit in (COUNTS, EPOCH_OVER)
+        )
         self._parts.tell(layers, roster, seen, counts)
-        return Verdict(counts, ~counts, torch.tensor(True) if answer & EPOCH_OVER else None)
+        return Verdict(counts, ~counts, over if answer & EPOCH_OVER else None)
 
     def _mover(self, layers: list[Layer], roster: Roster) -> compiled.Mover | None:
         """Return the compiled mover of vectors for a step that is not native, if there is one."""

@@ -1,7 +1,8 @@
 """What an optimizer keeps for each parameter, declared; checked and loaded by that declaration.
 
-Torch casts loaded state to the parameter's dtype, and takes anything under any name. Here
-state comes back in the dtype it was saved in, or not at all.
+Torch casts loaded state to the parameter's dtype, and takes anything under any name. Here what is
+declared comes back in the dtype it was saved in, or not at all; the rest, which wrappers of
+optimizers keep in the same place, is left to torch.
 """
 
 from __future__ import annotations
@@ -94,7 +95,9 @@ def exact_state(
         weight = real_view(parameters[identifier].detach())
         state = states[parameters[identifier]] = {}
         for name, value in saved.items():
-            slot = slots[name]
+            slot = slots.get(name)
+            if slot is None:
+                continue
             dtype = slot.dtype or compute_dtype(weight.dtype)
             if slot.shape is None:
                 state[name] = like(weight, value.detach(), dtype)
@@ -134,12 +137,15 @@ def _check_entry(
     identifier: object, saved: Mapping[str, Any], shape: torch.Size, slots: Slots, owner: str
 ) -> None:
     always = [name for name, slot in slots.items() if slot.always]
-    if any(name not in saved for name in always) or any(name not in slots for name in saved):
+    ours = {name: value for name, value in saved.items() if name in slots}
+    if not ours:
+        return  # a wrapper's, of a parameter that has not moved yet
+    if any(name not in ours for name in always):
         raise ValueError(
             f"state_dict is not one of {owner}: its state of parameter {identifier!r} "
             f"has {sorted(saved)}, expected {sorted(always)}"
         )
-    for name, value in saved.items():
+    for name, value in ours.items():
         if not isinstance(value, Tensor):
             kind = type(value).__name__
             raise TypeError(f"{name} of parameter {identifier!r} must be a tensor, got {kind}")
@@ -151,7 +157,8 @@ def _check_entry(
 
 
 def _check_sharding(identifier: object, saved: Mapping[str, Tensor], weight: Tensor) -> None:
-    if not is_sharded(weight) and any(is_sharded(value) for value in saved.values()):
+    tensors = [value for value in saved.values() if isinstance(value, Tensor)]
+    if not is_sharded(weight) and any(map(is_sharded, tensors)):
         raise ValueError(
             f"the state of parameter {identifier!r} is sharded (DTensor) and the parameter is "
             "not: load it by torch.distributed.checkpoint"

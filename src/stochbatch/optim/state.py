@@ -55,17 +55,19 @@ def complete_state(
 
     State follows its parameter to another dtype, device or memory layout.
     """
-    if state and state[GRAD_MEAN].shape != weight.shape:
+    begun = GRAD_MEAN in state  # others, as wrappers of optimizers, may keep things here too
+    if begun and state[GRAD_MEAN].shape != weight.shape:
         raise ValueError(
             f"a parameter of shape {tuple(state[GRAD_MEAN].shape)} has become one of shape "
             f"{tuple(weight.shape)}: its averages do not fit any more, make a new optimizer"
         )
     dtype = compute_dtype(weight.dtype)
-    if not state:
-        state[STEP], state[SKIPPED_STEPS] = counters
+    # In any case: whoever copied the state of each parameter made copies of these.
+    state[STEP], state[SKIPPED_STEPS] = counters
+    if not begun:
         state[GRAD_MEAN] = torch.zeros_like(weight, dtype=dtype)
         state[BATCHES] = torch.ones_like(weight, dtype=torch.int32)
-        state[TALLY] = torch.zeros(_TALLY_LENGTH, device=local(weight).device)
+        state[TALLY] = torch.zeros(_TALLY_LENGTH, dtype=torch.float32, device=local(weight).device)
     if momentum and MOMENTUM_BUFFER not in state:
         state[MOMENTUM_BUFFER] = torch.zeros_like(weight, dtype=dtype)
     for name in _SHAPED:
@@ -76,8 +78,7 @@ def complete_state(
         fits = held.dtype == wanted and held.device == weight.device
         if not fits or _laid_out_apart(local(held), local(weight)):
             state[name] = like(weight, held, wanted)
-    if state[TALLY].device != local(weight).device:
-        state[TALLY] = state[TALLY].to(local(weight).device)
+    state[TALLY] = state[TALLY].to(local(weight).device, torch.float32)
 
 
 def _laid_out_apart(held: Tensor, weight: Tensor) -> bool:
@@ -89,6 +90,6 @@ def _laid_out_apart(held: Tensor, weight: Tensor) -> bool:
 def counters_of(states: Mapping[Tensor, dict[str, Tensor]], device: torch.device) -> Counters:
     """Return the counters that the states share; new ones on ``device`` if there are none."""
     for state in states.values():
-        if STEP in state:
+        if GRAD_MEAN in state:
             return Counters(state[STEP], state[SKIPPED_STEPS])
     return Counters.zeros(device)
