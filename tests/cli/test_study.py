@@ -40,8 +40,8 @@ def test_planned_run_and_reported(tmp_path: Path, monkeypatch) -> None:
     assert "0 trials to run" in again.out
     reported = call("report", *options)
     assert reported.code == 0, reported.err
-    assert "report: reports/mine-paper/index.html" in reported.out
-    assert "A small study" in Path("reports/mine-paper/index.html").read_text()
+    assert "report: reports/mine-paper-part/index.html" in reported.out
+    assert "A small study" in Path("reports/mine-paper-part/index.html").read_text()
 
 
 def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, monkeypatch) -> None:

@@ -52,5 +52,5 @@ def test_what_was_chosen_is_run_and_reported_alone() -> None:
         "1 of 1 method SBS",
     ]
     assert call("report", *options).code == 0
-    text = Path("reports/mine-paper/table.csv").read_text()
+    text = Path("reports/mine-paper-part/table.csv").read_text()
     assert [line.split(",")[0] for line in text.splitlines()] == ["method", "SBS"]

@@ -34,6 +34,7 @@ MATH = {
     r"\leq": "≤",
     r"\geq": "≥",
     r"\uparrow": "↑",
+    r"\dagger": "†",
     r"\downarrow": "↓",
     **{f"\\{name}": unicodedata.lookup(f"GREEK SMALL LETTER {_unicode(name)}") for name in GREEK},
 }

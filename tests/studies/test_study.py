@@ -223,6 +223,21 @@ def test_a_cell_that_cannot_be_is_named() -> None:
         study.trials(study.cells(PAPER), 1)
 
 
+@pytest.mark.parametrize(
+    ("axis", "scale", "message"),
+    [
+        ('field = "epochs"\nvalues = [10, 50]', "laptop", "varies epochs, which the scale laptop"),
+        ('field = "network"\nvalues = ["vgg11", "vgg_tiny"]', "demo", "sets to vgg_tiny"),
+    ],
+)
+def test_a_scale_does_not_overrule_what_an_axis_varies(axis: str, scale: str, message: str) -> None:
+    text = OWN.replace('field = "lr"\nvalues = [0.1, 0.2]', axis)
+    study = Study.from_text(text, "own")
+    assert len(study.cells(PAPER)) == 8
+    with pytest.raises(StudyError, match=message):
+        study.cells(SCALES[scale])
+
+
 def test_a_file_that_is_not_there(tmp_path) -> None:
     with pytest.raises(StudyError, match="none.toml cannot be read"):
         Study.from_file(tmp_path / "none.toml")

@@ -249,7 +249,10 @@ def report(
     networks: Networks = None,
     methods: Methods = None,
     to: Annotated[
-        Path | None, typer.Option(help="Folder to write.", show_default="reports/NAME-SCALE")
+        Path | None,
+        typer.Option(
+            help="Folder to write.", show_default="reports/NAME-SCALE, with -part if narrowed"
+        ),
     ] = None,
 ) -> None:
     """Write the page, tables and figures of a study, as far as it has been run."""
@@ -261,7 +264,8 @@ def report(
             f"nothing of {found.study.name} at the scale {scale} has been run in {root}: "
             f"stochbatch study run {name} --scale {scale}"
         )
-    page = write_report(found, to or Path("reports") / f"{found.study.name}-{scale}")
+    part = "-part" if found.narrowed else ""  # which must not take the place of the whole
+    page = write_report(found, to or Path("reports") / f"{found.study.name}-{scale}{part}")
     typer.echo(f"report: {page}")
 
 
@@ -283,7 +287,7 @@ def results(
     kept = parse_only(only or [])
     for axis, labels in (("dataset", datasets), ("network", networks), ("method", methods)):
         if labels is not None:
-            kept[axis] = labels.split(",")
+            kept.setdefault(axis, []).extend(label.strip() for label in labels.split(","))
     return collect(study, SCALES[scale], root, only=kept, named=cells or (), repetitions=trials)
 
 
@@ -294,13 +298,15 @@ def parse_only(texts: list[str]) -> dict[str, list[str]]:
         >>> from stochbatch.cli.study import parse_only
         >>> parse_only(["batch size=16,32", "method=SBS"])
         {'batch size': ['16', '32'], 'method': ['SBS']}
+        >>> parse_only(["method=SGD", "method=SBS"])
+        {'method': ['SGD', 'SBS']}
     """
-    kept = {}
+    kept: dict[str, list[str]] = {}
     for text in texts:
         axis, equals, labels = text.partition("=")
         if not equals or not axis or not labels:
             raise typer.BadParameter(f"--only is AXIS=LABEL,LABEL, got {text!r}")
-        kept[axis.strip()] = [label.strip() for label in labels.split(",")]
+        kept.setdefault(axis.strip(), []).extend(label.strip() for label in labels.split(","))
     return kept
 
 

@@ -10,6 +10,7 @@ from stochbatch.report.layout import NONE, Layout, number
 from stochbatch.report.tables import UPDATE_PROBABILITY, published_mean, update_probabilities
 from stochbatch.studies.statistics import CellStatistics
 
+DIVERGED = r"$^{\dagger}$"
 MARKS = {"agrees": "$^{=}$", "higher": r"$^{\uparrow}$", "lower": r"$^{\downarrow}$"}
 SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -89,8 +90,11 @@ def _cells(layout: Layout) -> str:
     brackets = ", in brackets the published mean" if study.published else ""
     caption = (
         f"{study.caption} Mean ± half of the 95 % interval over the "
-        f"trials{brackets}. {scale.summary} {layout.comparable}"
+        f"trials{brackets}. Trials a cell: {layout.trials_a_cell}. {scale.summary} "
+        f"{' '.join([layout.comparable, *layout.cautions])}"
     )
+    if any(found.diverged for found in layout.statistics.cells):
+        caption += " Dagger: some of its trials diverged, and count as they ended."
     if study.published and scale.comparable:
         caption += " Equal sign: it agrees with the article; arrows: ours is higher, or lower."
     head = [*layout.axes[:-1], *layout.columns]
@@ -99,10 +103,11 @@ def _cells(layout: Layout) -> str:
 
 def _claims(layout: Layout) -> str:
     head = claims.head(layout)
-    kept = [place for place, name in enumerate(head) if name not in LEFT_OUT]
+    numbers = len(head) - len(claims.NUMBERS)  # where they begin: an axis may have such a name
+    kept = [place for place, name in enumerate(head) if place < numbers or name not in LEFT_OUT]
     rows = [claims.row(layout, found) for found in layout.claims]
     body = [[escaped(row[place]) for place in kept] for row in rows]
-    left = len(head) - len(claims.NUMBERS) + 2
+    left = numbers + 2
     caption = f"Claims. {' '.join(claims.notes(layout))}"
     return _table(layout, "claims", caption, [head[place] for place in kept], body, left)
 
@@ -112,7 +117,8 @@ def _cell(found: CellStatistics | None) -> str:
         return "--"
     half = rf" \pm {number(found.interval.half_width)}" if found.interval else ""
     published = f" ({published_mean(found)})" if found.cell.published else ""
-    return f"${number(found.mean)}{half}${MARKS.get(found.verdict or '', '')}{published}"
+    mark = MARKS.get(found.verdict or "", "") + (DIVERGED if found.diverged else "")
+    return f"${number(found.mean)}{half}${mark}{published}"
 
 
 def _table(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from stochbatch.report.provenance import cautions
 from stochbatch.studies.cell import Cell
 from stochbatch.studies.results import CellOutcomes, Outcome, StudyResults
 from stochbatch.studies.statistics import (
@@ -119,6 +120,21 @@ class Layout:
             if counted
         )
 
+    @cached_property
+    def cautions(self) -> list[str]:
+        """What a reader has to know before the tables: sentences."""
+        found = cautions(self.trials)
+        if self.results.narrowed:
+            over = ", and p values are corrected over them alone" if self.claims else ""
+            found.insert(0, f"This is a part of the study: {self.results.narrowed}{over}.")
+        return found
+
+    @property
+    def trials_a_cell(self) -> str:
+        """How many trials the cells have: a number, or from which to which."""
+        counts = sorted({found.n for found in self.statistics.cells})
+        return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+
     @property
     def comparable(self) -> str:
         """A sentence on what may be compared with the article."""
@@ -175,7 +191,8 @@ def ours(found: CellStatistics) -> str:
     if found.mean is None:
         return NONE
     half = f" ± {number(found.interval.half_width)}" if found.interval else ""
-    return f"{number(found.mean)}{half} ({found.n})"
+    diverged = f", {found.diverged} diverged" if found.diverged else ""
+    return f"{number(found.mean)}{half} ({found.n}{diverged})"
 
 
 def verdict(found: CellStatistics) -> str:

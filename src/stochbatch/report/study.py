@@ -42,6 +42,7 @@ FACTS = {
     "processor": "processor",
     "cores": "cores",
     "threads": "threads",
+    "ranks": "processes a trial",
     "device": "device",
 }
 """Of a result's environment, with the words for them."""
@@ -159,7 +160,6 @@ class Place:
     ours: str
     published: str
     verdict: str
-    diverged: int
     best: str
     published_best: str
     moves: str | None
@@ -180,7 +180,6 @@ def _place(layout: Layout, row: tuple[str, ...], column: str) -> Place | None:
         ours=words.ours(found),
         published=published_mean(found),
         verdict=words.verdict(found),
-        diverged=found.diverged,
         best=f"{words.number(found.best)}; {words.number(found.mean_best)}",
         published_best=words.number(published.max if published else None),
         moves=None if moves is None else words.share(moves),

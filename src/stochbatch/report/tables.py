@@ -26,6 +26,7 @@ def markdown(layout: Layout) -> str:
         study.caption,
         f"Scale `{scale.name}`: {scale.summary} {layout.comparable}",
         f"Trials: {counted}.",
+        *(f"Note: {caution}" for caution in layout.cautions),
         "Each cell: mean ± half of the 95 % interval (trials)"
         f"{'; published mean; verdict' if study.published else ''}.",
         _markdown_table([*layout.axes[:-1], *layout.columns], cells),

@@ -63,6 +63,8 @@ class StudyResults:
     scale: Scale
     root: Path
     cells: tuple[CellOutcomes, ...]
+    narrowed: str = ""
+    """How much of the study this is, if it is not all of it."""
 
     @property
     def missing(self) -> list[Trial]:
@@ -96,8 +98,17 @@ def collect(
         repetitions: trials a cell; by default the study's, or else the scale's.
     """
     root = Path(root)
-    count = repetitions or study.repetitions or scale.repetitions
+    usual = study.repetitions or scale.repetitions
+    count = repetitions or usual
     cells = study.cells(scale, only, named)
+    parts = [
+        f"{part} of {whole} {what}"
+        for part, whole, what in (
+            (len(cells), len(study.cells(scale)), "cells"),
+            (count, usual, "trials a cell"),
+        )
+        if part < whole
+    ]
     study.trials(cells, 1)  # refuses what cannot be, with the cell's name
     return StudyResults(
         study,
@@ -107,6 +118,7 @@ def collect(
             CellOutcomes(cell, tuple(_outcome(cell.trial(seed), root) for seed in range(count)))
             for cell in cells
         ),
+        ", ".join(parts),
     )
 
 

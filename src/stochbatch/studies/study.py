@@ -36,6 +36,7 @@ A study is a TOML file::
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -188,6 +189,8 @@ class Study(BaseModel):
 
     def _cells(self, scale: Scale) -> Iterator[Cell]:
         axes = [(axis.name, scale.points(axis.name, axis.expanded())) for axis in self.axes]
+        for name, there in axes:
+            self._check_scale(scale, name, there)
         seen = set()
         for points in product(*(points for _, points in axes)):
             coordinates = {name: point.label for (name, _), point in zip(axes, points, strict=True)}
@@ -197,6 +200,16 @@ class Study(BaseModel):
             if cell.key not in seen:
                 seen.add(cell.key)
                 yield cell
+
+    def _check_scale(self, scale: Scale, axis: str, points: Sequence[Point]) -> None:
+        """Raise if a scale sets what an axis varies: its labels would say what is not so."""
+        for name, value in scale.fields.items():
+            given = {json.dumps(point.fields[name]) for point in points if name in point.fields}
+            if given - {json.dumps(value)} and len(points) > 1:
+                raise StudyError(
+                    f"{self.name}: the axis {axis!r} varies {name}, which the scale {scale.name} "
+                    f"sets to {value}: use the scale paper, where nothing is set"
+                )
 
     def trials(self, cells: Sequence[Cell], repetitions: int) -> list[Trial]:
         """Return the distinct trials of some cells, seed by seed: all of seed 0 first."""

@@ -1,0 +1,57 @@
+"""What stands behind the trials of a report, where that is not as a reader would expect."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from stochbatch.studies.results import Outcome
+from stochbatch.training import Result
+
+MADE_WITH = {"revision": "source revision", "torch": "PyTorch", "ranks": "processes a trial"}
+"""Of a trial's environment, what should be the same in all that are compared."""
+
+
+def cautions(outcomes: Sequence[Outcome]) -> list[str]:
+    """Return sentences on what is not as expected; an empty list if all is well.
+
+    That is: data that are not the published ones, or not the same; revisions of the source,
+    versions of torch and numbers of processes that differ.
+
+    Args:
+        outcomes: the distinct trials of a study; those that are not over do not count.
+    """
+    results = [(outcome, outcome.result) for outcome in outcomes if outcome.result is not None]
+    found = []
+    others = [outcome for outcome, result in results if not result.data.official]
+    if others:
+        names = ", ".join(sorted({outcome.trial.dataset for outcome in others}))
+        found.append(
+            f"{len(others)} of {len(results)} trials were trained and tested on files that are "
+            f"not the published ones ({names})."
+        )
+    hashes: dict[str, set[tuple[str, str]]] = {}
+    for outcome, result in results:
+        data = result.data
+        hashes.setdefault(outcome.trial.dataset, set()).add((data.train_sha256, data.test_sha256))
+    found += [
+        f"Not all trials on {name} were trained and tested on the same images: a difference "
+        "between them is not one of methods alone."
+        for name, several in sorted(hashes.items())
+        if len(several) > 1
+    ]
+    differing = [
+        text for name in MADE_WITH if (text := _differing(name, [result for _, result in results]))
+    ]
+    if differing:
+        found.append(f"Not all trials were made with the same: {'; '.join(differing)}.")
+    return found
+
+
+def _differing(name: str, results: Sequence[Result]) -> str:
+    """Return how many trials have which value, if not all have the same."""
+    counted = Counter(str(result.environment.get(name) or "unknown") for result in results)
+    if len(counted) < 2:
+        return ""
+    values = ", ".join(f"{value[:12]} ({counted[value]})" for value in sorted(counted))
+    return f"{MADE_WITH[name]} {values}"

@@ -1,0 +1,93 @@
+"""Invariant: a report says so where data, source or processes are not what one would expect."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stochbatch.report import write_report
+from stochbatch.report.latex import latex
+from stochbatch.report.layout import Layout
+from stochbatch.studies import SCALES, collect
+from tests.report.finished_study import ONLY, SCALE, STUDY, finished_study
+from tests.report.latex_reader import read_tables
+from tests.studies.test_statistics import results
+
+
+def changed(tmp_path: Path, change: Callable[[dict[str, Any]], None], count: int = 1) -> Layout:
+    """Return the small study with other facts in some of its results."""
+    root = shutil.copytree(finished_study().root, tmp_path / "runs")
+    for path in sorted(root.glob("*/result.json"))[:count]:
+        result = json.loads(path.read_text())
+        change(result)
+        path.write_text(json.dumps(result))
+    return Layout.of(collect(STUDY, SCALE, root, only=ONLY))
+
+
+def test_what_is_as_expected_is_not_spoken_of() -> None:
+    study = finished_study()
+    assert Layout.of(collect(STUDY, SCALE, study.root)).cautions == []
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (
+            lambda result: result["data"].update(official=False),
+            "1 of 6 trials were trained and tested on files that are not the published ones "
+            "(digits).",
+        ),
+        (
+            lambda result: result["data"].update(train_sha256="0" * 64),
+            "Not all trials on digits were trained and tested on the same images: a difference "
+            "between them is not one of methods alone.",
+        ),
+        (
+            lambda result: result["environment"].update(revision="0123456789abcdef"),
+            "0123456789ab (1)",
+        ),
+        (lambda result: result["environment"].update(ranks=8), "processes a trial 1 (5), 8 (1)."),
+    ],
+)
+def test_what_is_not_is_said_above_the_tables(
+    change: Callable[[dict[str, Any]], None], says: str, tmp_path: Path
+) -> None:
+    layout = changed(tmp_path, change)
+    page = write_report(layout.results, tmp_path / "report").read_text(encoding="utf-8")
+    assert page.index(says) < page.index("<table")
+    text = (tmp_path / "report/table.md").read_text(encoding="utf-8")
+    assert text.index(says) < text.index("| --- |")
+    assert says in read_tables(latex(layout))[0].caption
+
+
+def test_another_machine_is_not_spoken_of(tmp_path: Path) -> None:
+    layout = changed(tmp_path, lambda result: result["environment"].update(processor="another"))
+    assert len(layout.cautions) == 1  # that it is a part of the study
+
+
+def test_a_part_says_that_it_is_one() -> None:
+    study = finished_study()
+    part = collect(STUDY, SCALE, study.root, only=ONLY, repetitions=2)
+    assert part.narrowed == "2 of 4 cells, 2 of 3 trials a cell"
+    assert Layout.of(part).cautions == [
+        "This is a part of the study: 2 of 4 cells, 2 of 3 trials a cell, and p values are "
+        "corrected over them alone."
+    ]
+    assert collect(STUDY, SCALE, study.root, repetitions=4).narrowed == ""
+    assert collect(STUDY, SCALES["paper"], study.root).narrowed == ""
+
+
+def test_diverged_trials_are_seen_in_every_table(tmp_path: Path) -> None:
+    layout = Layout.of(results([10.0, 10.0, 40.0], diverged=True))
+    cells = read_tables(latex(layout))[0]
+    assert cells.rows[1][-2].endswith("†")
+    assert "Dagger: some of its trials diverged" in cells.caption
+    assert "Trials a cell: 0 to 3." in cells.caption
+    write_report(layout.results, tmp_path)
+    for name in ("index.html", "table.md"):
+        assert "(3, 3 diverged)" in (tmp_path / name).read_text(encoding="utf-8")
