@@ -31,7 +31,7 @@ MAP = [
         "Eq. 5 to 8",
         "alternating minimisation",
         "alternating.py",
-        'move.mul_(rate_of(member.group)).masked_fill_(heads == second, 0)',
+        "move.mul_(rate_of(member.group)).masked_fill_(heads == second, 0)",
     ),
     Entry("Eq. 9", "a coin with probability p", "update.py", "uniforms < p"),
     Entry(

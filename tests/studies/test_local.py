@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import filelock
 import pytest
 import torch
 
@@ -49,6 +50,30 @@ class Log(StudyWatcher):
 
     def close(self) -> None:
         self.closed = True
+
+
+def test_what_others_are_at_work_on_comes_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, free = (small_trial(epochs=1, seed=seed) for seed in range(2))
+    (tmp_path / held.folder).mkdir()
+    lock = filelock.FileLock(tmp_path / held.folder / "lock")
+    lock.acquire()
+
+    class Releasing(Log):
+        notes = ""
+
+        def note(self, text: str) -> None:
+            self.notes += text
+
+        def end_of(self, trial: Trial, status: str, text: str) -> None:
+            super().end_of(trial, status, text)
+            lock.release()
+
+    watcher = Releasing()
+    assert run_trials([held, free], tmp_path, watcher=watcher).finished == 2
+    assert [seed for seed, *_ in watcher.ended] == [1, 0]
+    assert "at work on some of these trials: they come last" in watcher.notes
 
 
 class Broken(Log):

@@ -25,7 +25,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-CORES = os.cpu_count() or 1
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 Workers = Annotated[
     int | None,
     typer.Option(

@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import filelock
 import torch
 
 from stochbatch.studies.results import ERROR
 from stochbatch.training import Interrupted, Progress, Result, Trial, run
 from stochbatch.training.errors import RunError
-from stochbatch.training.folder import write
+from stochbatch.training.folder import LOCK, write
 
 
 class StudyStopped(RunError):  # noqa: N818 (not an error, an order)
@@ -141,6 +142,23 @@ def train(
         record(folder, what, traceback.format_exc())
         return "failed", what
     return result.status, _accuracy(result)
+
+
+def is_free(folder: Path, seconds: float) -> bool:
+    """Wait until nobody else is at work on a trial; return False if that takes too long.
+
+    Somebody else is another study that is under way, a process that is about to stop, or a node
+    that was cut off and has not noticed it. A lock that a dead machine left on a file server must
+    not be waited for for ever.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(folder / LOCK, timeout=seconds):
+            return True
+    except filelock.Timeout:
+        return False
+    except OSError:
+        return True  # nothing can be written there: the run finds that out, too, and says it
 
 
 def record(folder: Path, error: str, trace: str = "") -> None:

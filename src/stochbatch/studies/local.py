@@ -26,12 +26,17 @@ from stochbatch.studies.engine import (
     StudyStopped,
     StudyWatcher,
     UnfailingWatcher,
+    is_free,
     record,
     train,
 )
 from stochbatch.training import Interrupted, Trial
 from stochbatch.training.joining import choose_device
 from stochbatch.training.signals import StopSignals
+
+BUSY = "busy"
+LOCK_SECONDS = 10.0
+"""So long a process that another engine left behind may be saving yet."""
 
 
 def devices(device: str = "auto") -> list[str]:
@@ -45,7 +50,14 @@ def devices(device: str = "auto") -> list[str]:
 def default_workers(device: str = "auto") -> int:
     """Return how many trials to train at once: one a processor core, or one a GPU."""
     found = devices(device)
-    return os.cpu_count() or 1 if found == ["cpu"] else len(found)
+    return cores() if found == ["cpu"] else len(found)
+
+
+def cores() -> int:
+    """Return how many processor cores this process may use, which may be fewer than there are."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def run_trials(
@@ -108,6 +120,8 @@ class _Engine:
         self.threads, self.places = threads, places
         self.workers: list[_Worker] = []
         self.count = Count()
+        self.busy: set[str] = set()
+        """Hashes of trials that others were found at work on."""
 
     def run(self, workers: int, signals: StopSignals) -> Count:
         for place in range(workers):
@@ -134,8 +148,9 @@ class _Engine:
 
     def _give(self, worker: _Worker) -> None:
         worker.trial = self.waiting.pop() if self.waiting else None
+        trial = worker.trial
         with suppress(OSError):  # if it is dead, that is heard next
-            worker.pipe.send(None if worker.trial is None else worker.trial.to_json())
+            worker.pipe.send(None if trial is None else (trial.to_json(), trial.hash in self.busy))
 
     def _hear(self, worker: _Worker) -> None:
         trial = worker.trial
@@ -149,11 +164,24 @@ class _Engine:
         if what == "epoch":
             self.watcher.epoch(trial, content)
             return
+        if what == BUSY:
+            self._put_off(trial)
+            self._give(worker)
+            return
         self._over(trial, what, content)
         if what == "failed" and keeps_faults(self._options(worker.place)):
             self._replace(worker)
         else:
             self._give(worker)
+
+    def _put_off(self, trial: Trial) -> None:
+        """Others are at work on a trial: it comes last, and is waited for then."""
+        if not self.busy:
+            self.watcher.note(
+                "another study or training is at work on some of these trials: they come last"
+            )
+        self.busy.add(trial.hash)
+        self.waiting.insert(0, trial)
 
     def _replace(self, worker: _Worker) -> None:
         """Let a process end that may not be sound any more, and start another if need be."""
@@ -209,17 +237,21 @@ def _work(pipe: Connection, root: str, threads: int, options: dict[str, Any]) ->
     options = {"wait": True, **options}
     while True:
         try:
-            text = pipe.recv()
+            order = pipe.recv()
         except (EOFError, OSError):
             return
-        if text is None:
+        if order is None:
             return
+        text, patient = order
         trial = Trial.from_text(text, "json")
         try:
+            if not patient and not is_free(Path(root) / trial.folder, LOCK_SECONDS):
+                pipe.send((BUSY, ""))
+                continue
             answer = train(
                 trial, root, lambda done: pipe.send(("epoch", done)), threads=threads, **options
             )
-        except Interrupted:
+        except (Interrupted, OSError):
             return
         try:
             pipe.send(answer)

@@ -21,10 +21,9 @@ import filelock
 import torch
 
 import stochbatch
-from stochbatch.studies.engine import Answer, train
+from stochbatch.studies.engine import Answer, is_free, train
 from stochbatch.training import Interrupted, Trial
 from stochbatch.training.errors import RunError
-from stochbatch.training.folder import LOCK
 
 STOPPED, UNFIT = "stopped", "unfit"
 """Answers besides those of :func:`~stochbatch.studies.engine.train`: saved and stopped as it was
@@ -104,7 +103,7 @@ def train_on_node(order: dict[str, Any], board: Any) -> Answer:
     trial = Trial.from_text(order["trial"], "json")
     root = Path(order["root"])
     try:
-        wait = _is_free(root / trial.folder, order["lock_seconds"])
+        wait = is_free(root / trial.folder, order["lock_seconds"])
         tell = _Teller(trial.hash, board, order["told_every"])
         return train(trial, root, tell, threads=order["threads"], wait=wait, **order["options"])
     except Interrupted as stop:
@@ -130,22 +129,6 @@ def what_is_wrong(order: dict[str, Any]) -> str | None:
             )
         time.sleep(0.2)
     return None
-
-
-def _is_free(folder: Path, seconds: float) -> bool:
-    """Wait until nobody else is at work on a trial; return False if that takes too long.
-
-    Somebody else is a node that was cut off and has not noticed it, or another study that is
-    under way. A lock that a dead machine left on a file server must not be waited for for ever.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with filelock.FileLock(folder / LOCK, timeout=seconds):
-            return True
-    except filelock.Timeout:
-        return False
-    except OSError:
-        return True  # nothing can be written there: the run finds that out, too, and says it
 
 
 class _Teller:

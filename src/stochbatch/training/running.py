@@ -206,7 +206,8 @@ class _Runner:
             if facts != self.session.facts.model_dump(mode="json"):
                 raise RunError(
                     f"{self.folder} was begun on other data than are there now: put the former "
-                    "data back, or begin anew (--again)"
+                    f"data back, or begin anew (stochbatch train --config {self.folder / TRIAL} "
+                    f"--root {self.folder.parent} --again)"
                 )
             self.session.load(state)
             place = Place(state["epoch"], state["step"])
