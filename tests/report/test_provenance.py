@@ -51,6 +51,10 @@ def test_what_is_as_expected_is_not_spoken_of() -> None:
             lambda result: result["environment"].update(revision="0123456789abcdef"),
             "0123456789ab (1)",
         ),
+        (
+            lambda result: result["environment"].update(revision=f"{'01' * 20}-dirty"),
+            "010101010101-dirty (1)",
+        ),
         (lambda result: result["environment"].update(ranks=8), "processes a trial 1 (5), 8 (1)."),
     ],
 )

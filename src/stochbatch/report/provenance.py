@@ -53,5 +53,11 @@ def _differing(name: str, results: Sequence[Result]) -> str:
     counted = Counter(str(result.environment.get(name) or "unknown") for result in results)
     if len(counted) < 2:
         return ""
-    values = ", ".join(f"{value[:12]} ({counted[value]})" for value in sorted(counted))
+    values = ", ".join(f"{_short(value)} ({counted[value]})" for value in sorted(counted))
     return f"{MADE_WITH[name]} {values}"
+
+
+def _short(value: str) -> str:
+    """Return a value, a hash of 40 digits by its first ones, but with what is said after it."""
+    begin, dash, rest = value.partition("-")
+    return f"{begin[:12]}{dash}{rest}"
