@@ -79,7 +79,7 @@ def test_the_commands_of_studies_do_what_is_said_of_them(tmp_path: Path) -> None
             timeout=200,
         )
         assert result.returncode == 0, result.stderr
-    assert (tmp_path / "reports" / "comparison-demo" / "index.html").exists()
+    assert (tmp_path / "reports" / "comparison-demo-part" / "index.html").exists()
 
 
 @pytest.mark.distributed
