@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,6 +11,7 @@ import typer
 
 from stochbatch.cli.exits import DONE, ERROR, INTERRUPTED
 from stochbatch.cli.texts import examples, table
+from stochbatch.cores import usable_cores
 
 if TYPE_CHECKING:
     from stochbatch.studies import StudyResults
@@ -25,7 +25,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+CORES = usable_cores()
 Workers = Annotated[
     int | None,
     typer.Option(

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from stochbatch.cores import usable_cores
 from stochbatch.studies.engine import (
     Count,
     StudyStopped,
@@ -35,6 +36,8 @@ from stochbatch.training.joining import choose_device
 from stochbatch.training.signals import StopSignals
 
 BUSY = "busy"
+ENDING_SECONDS = 30.0
+"""So long a process with a broken device may take to end by itself."""
 LOCK_SECONDS = 10.0
 """So long a process that another engine left behind may be saving yet."""
 
@@ -50,14 +53,7 @@ def devices(device: str = "auto") -> list[str]:
 def default_workers(device: str = "auto") -> int:
     """Return how many trials to train at once: one a processor core, or one a GPU."""
     found = devices(device)
-    return cores() if found == ["cpu"] else len(found)
-
-
-def cores() -> int:
-    """Return how many processor cores this process may use, which may be fewer than there are."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return usable_cores() if found == ["cpu"] else len(found)
 
 
 def run_trials(
@@ -190,7 +186,10 @@ class _Engine:
         with suppress(OSError):
             worker.pipe.send(None)
         worker.pipe.close()
-        worker.process.join()
+        worker.process.join(ENDING_SECONDS)
+        if worker.process.is_alive():
+            worker.process.kill()
+            worker.process.join()
         if self.waiting:
             self._hire(worker.place)
 

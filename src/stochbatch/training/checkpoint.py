@@ -78,6 +78,8 @@ def load(folder: Path, device: torch.device, *, put_aside: bool = False) -> Load
     for path in _newest_first(folder):
         try:
             content = path.read_bytes()
+        except FileNotFoundError:
+            continue  # whoever trains has saved newer ones in the meantime
         except OSError as error:
             raise RunError(f"{path} cannot be read: {error.strerror or error}") from error
         if hashlib.sha256(content).hexdigest()[:_DIGITS] != path.stem.rsplit("-", 1)[1]:
