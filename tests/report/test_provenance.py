@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from stochbatch.report import write_report
 from stochbatch.report.latex import latex
@@ -56,6 +57,12 @@ def test_what_is_as_expected_is_not_spoken_of() -> None:
             "010101010101-dirty (1)",
         ),
         (lambda result: result["environment"].update(ranks=8), "processes a trial 1 (5), 8 (1)."),
+        (
+            lambda result: result.update(
+                earlier_environments=[{**result["environment"], "torch": "1.0"}]
+            ),
+            f"PyTorch 1.0 then {torch.__version__} (1), {torch.__version__} (5).",
+        ),
     ],
 )
 def test_what_is_not_is_said_above_the_tables(
@@ -67,6 +74,17 @@ def test_what_is_not_is_said_above_the_tables(
     text = (tmp_path / "report/table.md").read_text(encoding="utf-8")
     assert text.index(says) < text.index("| --- |")
     assert says in read_tables(latex(layout))[0].caption
+
+
+def test_trials_that_were_all_resumed_with_another_version_are_spoken_of(tmp_path: Path) -> None:
+    layout = changed(
+        tmp_path,
+        lambda result: result.update(
+            earlier_environments=[{**result["environment"], "torch": "1.0"}]
+        ),
+        count=6,
+    )
+    assert f"PyTorch 1.0 then {torch.__version__} (6)." in layout.cautions[-1]
 
 
 def test_another_machine_is_not_spoken_of(tmp_path: Path) -> None:

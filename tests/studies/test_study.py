@@ -55,6 +55,18 @@ def test_some_numbers_by_hand() -> None:
     assert cells["vgg11", "16", "0.25", "SGD"].published.mean == 84.78
 
 
+@pytest.mark.parametrize(
+    "other", [{"epochs": 50}, {"width": 0.5}, {"augment": False}, {"weight_decay": 0.0}]
+)
+def test_a_training_that_is_not_the_article_s_has_no_published_numbers(other: dict) -> None:
+    article = STUDIES["comparison"]
+    own = article.model_copy(update={"base": {**article.base, **other}})
+    assert {cell.published for cell in own.cells(PAPER)} == {None}
+    same = {"epochs": 100, "width": 1, "settings": {"lambd": -2.0}}
+    own = article.model_copy(update={"base": {**article.base, **same}})
+    assert {cell.published is None for cell in own.cells(PAPER)} == {False}
+
+
 def test_the_article_s_momenta_go_with_its_batch_sizes() -> None:
     for cell in STUDIES["comparison"].cells(PAPER):
         trial = cell.trial(0)

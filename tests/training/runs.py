@@ -14,9 +14,9 @@ def small_trial(**fields: Any) -> Trial:
 
 
 def lasting(folder: Path) -> dict[str, Any]:
-    """Return everything that a run left but for times and environment."""
+    """Return everything that a run left but for times and environments."""
     result = json.loads((folder / "result.json").read_text())
-    for name in ("times", "environment"):
+    for name in ("times", "environment", "earlier_environments"):
         del result[name]
     metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     for line in metrics:

@@ -62,6 +62,23 @@ def test_a_stopped_run_ends_as_if_it_never_had_been(fields: dict, tmp_path: Path
     assert lasting(result.folder) == expected
 
 
+def test_a_run_resumed_elsewhere_knows_where_it_was_begun(tmp_path: Path) -> None:
+    trial = small_trial()
+    threads = torch.get_num_threads()
+    try:
+        for count, place in ((3, (0, 4)), (3, (1, 2)), (2, (1, 4))):
+            torch.set_num_threads(count)
+            with pytest.raises(Interrupted):
+                run(trial, tmp_path, device="cpu", progress=Witness(terminate, place))
+        torch.set_num_threads(1)
+        result = run(trial, tmp_path, device="cpu")
+    finally:
+        torch.set_num_threads(threads)
+    assert result.environment["threads"] == 1
+    assert [before["threads"] for before in result.earlier_environments] == [3, 2]
+    assert read_run(result.folder).result == result
+
+
 @pytest.mark.slow
 def test_a_compiled_run_resumes_too(tmp_path: Path) -> None:
     trial = small_trial(compile=True, epochs=2)

@@ -49,12 +49,19 @@ def cautions(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def _differing(name: str, results: Sequence[Result]) -> str:
-    """Return how many trials have which value, if not all have the same."""
-    counted = Counter(str(result.environment.get(name) or "unknown") for result in results)
-    if len(counted) < 2:
+    """Return how many trials have which values, if not all have the same one from first to last."""
+    counted = Counter(_values(name, result) for result in results)
+    if len({value for values in counted for value in values}) < 2:
         return ""
-    values = ", ".join(f"{_short(value)} ({counted[value]})" for value in sorted(counted))
-    return f"{MADE_WITH[name]} {values}"
+    found = (f"{' then '.join(values)} ({counted[values]})" for values in sorted(counted))
+    return f"{MADE_WITH[name]} {', '.join(found)}"
+
+
+def _values(name: str, result: Result) -> tuple[str, ...]:
+    """Return the values of a trial, of which it has several if it was resumed with another."""
+    environments = (*result.earlier_environments, result.environment)
+    values = (_short(str(one.get(name) or "unknown")) for one in environments)
+    return tuple(dict.fromkeys(values))
 
 
 def _short(value: str) -> str:

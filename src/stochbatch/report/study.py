@@ -210,7 +210,12 @@ class Link:
 
 def _facts(outcomes: Iterable[Outcome]) -> list[tuple[str, str]]:
     """Return versions and hardware; several where the trials were not run on the same."""
-    environments = [outcome.result.environment for outcome in outcomes if outcome.result]
+    environments = [
+        facts
+        for outcome in outcomes
+        if outcome.result
+        for facts in (*outcome.result.earlier_environments, outcome.result.environment)
+    ]
     found = []
     for name, title in FACTS.items():
         values = sorted(

@@ -9,6 +9,8 @@ from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
 
+from stochbatch.training import Trial
+
 DATASETS = {"cifar10": "CIFAR10", "svhn": "SVHN", "stl10": "STL10"}
 NETWORKS = {"vgg11": "VGG11", "resnet18": "ResNet18", "resnet50": "ResNet50"}
 METHODS = {
@@ -49,11 +51,19 @@ def _param(table: str, param: str) -> str:
     return param if table in ("lr_schedules", "batch_momentum", "alpha_lambda") else ""
 
 
+FIXED = ("width", "epochs", "augment", "weight_decay")
+"""What is the same in all of the article's trials; those of :class:`Trial` by default."""
+
+
 def published_value(
     table: str | None, coordinates: Mapping[str, str], fields: Mapping[str, Any]
 ) -> Published | None:
-    """Return the article's numbers for a cell, or None if the article does not have it."""
-    if table is None:
+    """Return the article's numbers for a cell, or None if the article does not have it.
+
+    A narrower network or a shorter training is not the article's, whatever its method.
+    """
+    usual = ((name, Trial.model_fields[name].default) for name in FIXED)
+    if table is None or any(fields.get(name, value) != value for name, value in usual):
         return None
     params = {
         "lr_schedules": f"schedule={coordinates.get('schedule')}",

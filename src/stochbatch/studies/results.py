@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,9 +35,9 @@ class Outcome:
         """The trial's seed."""
         return self.trial.seed
 
-    @cached_property
+    @property
     def metrics(self) -> list[dict[str, Any]]:
-        """One dict an epoch, as in ``metrics.jsonl``."""
+        """One dict an epoch, as in ``metrics.jsonl``; not kept, as a study has thousands."""
         return read_metrics(self.folder)
 
 

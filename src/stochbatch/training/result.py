@@ -1,6 +1,6 @@
 """What a training leaves behind: its outcome, and what it was computed with.
 
-Schema 1 of ``result.json``: the fields of :class:`Result`. ``times`` and ``environment`` may
+Schema 1 of ``result.json``: the fields of :class:`Result`. ``times`` and environments may
 differ between two runs of one trial; everything else is the same to the last bit on the same
 hardware and versions, however often the run was stopped and resumed.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, PrivateAttr
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 import stochbatch
 from stochbatch.training.trial import Trial, last_tenth
@@ -93,6 +93,9 @@ class Result(BaseModel):
     weights_sha256: str
     times: dict[str, float]
     environment: dict[str, Any]
+    """Of the process that finished it."""
+    earlier_environments: list[dict[str, Any]] = Field(default_factory=list)
+    """Of processes that trained it before it was resumed, where they were others than this."""
 
     _folder: Path | None = PrivateAttr(default=None)
 

@@ -151,6 +151,7 @@ class _Runner:
         self.metrics: list[str] = []
         # Now, as the source may be another when the training is over.
         self.environment = environment(device, ranks.count)
+        self.earlier: list[dict[str, Any]] = []  # environments before it was resumed
         self.seconds = 0.0
         self.began = math.inf  # when the epoch under way was begun or resumed
 
@@ -212,6 +213,8 @@ class _Runner:
             self.session.load(state)
             place = Place(state["epoch"], state["step"])
             self.metrics, self.seconds = state["metrics"], state["seconds"]
+            before = json.loads(state.get("environments", "[]"))
+            self.earlier = [other for other in before if other != self.environment]
             self._note_saved(place)
         self.ranks.do_first(lambda: write(self.folder / METRICS, "".join(self.metrics)))
         self.progress.begin(
@@ -311,6 +314,7 @@ class _Runner:
             **self.session.state(),
             "data": self.session.facts.model_dump_json(),
             "metrics": self.metrics,
+            "environments": json.dumps([*self.earlier, self.environment]),
             "seconds": self.seconds + max(0.0, time.monotonic() - self.began),
         }
 
@@ -357,6 +361,7 @@ class _Runner:
             weights_sha256=hashlib.sha256(weights).hexdigest(),
             times={"seconds": self.seconds, "seconds_an_epoch": self.seconds / len(lines)},
             environment=self.environment,
+            earlier_environments=self.earlier,
         ).in_folder(self.folder)
         try:
             write_atomically(self.folder / WEIGHTS, lambda file: file.write(weights))
