@@ -50,7 +50,7 @@ def test_the_csv_has_one_line_a_claim_and_place_with_every_number(folder: Path) 
 
 def test_the_page_names_both_sides_and_how_they_were_chosen(folder: Path) -> None:
     text = "".join(Page((folder / "index.html").read_text(encoding="utf-8")).text)
-    assert "sbs 1 (best of 1, 1 missing)" in text
+    assert "sbs 1 (best of 1, 1 with fewer trials)" in text
     assert "sgd 2 (best of 2)" in text
     assert "one of 2, none run yet" in text
     assert CHOICE in text
@@ -60,11 +60,13 @@ def test_the_page_names_both_sides_and_how_they_were_chosen(folder: Path) -> Non
 
 def test_markdown_and_latex_name_them_too(folder: Path) -> None:
     lines = (folder / "table.md").read_text(encoding="utf-8").splitlines()
-    row = next(line for line in lines if line.startswith("| tuned | 16 | – |"))  # noqa: RUF001
-    assert row.startswith("| tuned | 16 | – | sbs 1 (best of 1, 1 missing) | sgd 2 (best of 2) | 3")  # noqa: RUF001
+    start = "| tuned | 16 | – |"  # noqa: RUF001
+    row = next(line for line in lines if line.startswith(start))
+    sides = "sbs 1 (best of 1, 1 with fewer trials) | sgd 2 (best of 2)"
+    assert row.startswith(f"{start} {sides} | 3")
     table = read_tables(latex(Layout.of(several())))[-1]
     assert table.rows[1][:2] == ["tuned", "16"]
-    assert table.rows[1][3:5] == ["sbs 1 (best of 1, 1 missing)", "sgd 2 (best of 2)"]
+    assert table.rows[1][3:5] == ["sbs 1 (best of 1, 1 with fewer trials)", "sgd 2 (best of 2)"]
     assert {row[0] for row in table.rows[1:]} == {claim.name for claim in STUDY.claims}
 
 
@@ -85,7 +87,7 @@ def test_a_side_with_more_labels_is_said_to_have_an_advantage() -> None:
 def test_a_baseline_that_was_narrowed_away_is_named_as_left_out() -> None:
     found = results(LOW, study=STUDY, only={"run": ["sbs 1", "sbs 2"]})
     rows = read_tables(latex(Layout.of(found)))[-1].rows
-    assert rows[1][3:5] == ["sbs 1 (best of 1, 1 missing)", "sgd 1 or sgd 2 (left out)"]
+    assert rows[1][3:5] == ["sbs 1 (best of 1, 1 with fewer trials)", "sgd 1 or sgd 2 (left out)"]
 
 
 def test_cells_are_found_by_the_verdicts_of_their_claims(folder: Path) -> None:

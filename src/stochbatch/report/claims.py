@@ -87,7 +87,7 @@ def side(labels: Sequence[str], cell: Cell | None, axis: str, among: int) -> str
         >>> side(["0.1"], cell, "rate", 1), side(["0.2", "0.1"], cell, "rate", 2)
         ('0.1', '0.1 (best of 2)')
         >>> side(["0.3", "0.2", "0.1"], cell, "rate", 2)
-        '0.1 (best of 2, 1 missing)'
+        '0.1 (best of 2, 1 with fewer trials)'
     """
     if cell is None:
         return f"{' or '.join(labels)} (left out)"
@@ -95,5 +95,5 @@ def side(labels: Sequence[str], cell: Cell | None, axis: str, among: int) -> str
         return cell.coordinates[axis]
     if among == 0:
         return f"one of {len(labels)}, none run yet"
-    missing = f", {len(labels) - among} missing" if among < len(labels) else ""
-    return f"{cell.coordinates[axis]} (best of {among}{missing})"
+    fewer = f", {len(labels) - among} with fewer trials" if among < len(labels) else ""
+    return f"{cell.coordinates[axis]} (best of {among}{fewer})"

@@ -91,7 +91,7 @@ class ClaimStatistics:
     cell: Cell
     """The side that is claimed to be better. Of several labels the one with the highest mean."""
     among: int
-    """Labels of that side with a trial, from which it was chosen."""
+    """Labels of that side with trials enough, from which it was chosen."""
     baseline: Cell | None
     """The other side; None if it is not among the cells looked at."""
     baseline_among: int
@@ -334,14 +334,17 @@ def _rows(claim: Claim, cells: Sequence[CellOutcomes]) -> Iterator[dict[str, Any
 
 
 def best_of(cells: Sequence[CellOutcomes]) -> tuple[CellOutcomes | None, int]:
-    """Return the cell with the highest mean accuracy, and how many have one.
+    """Return the cell with the highest mean accuracy, and among how many it was chosen.
 
-    Of equal means the first is taken, and so is the first cell if none has a trial yet.
+    If some have the trials that a verdict needs, the choice is among those: a lucky trial of
+    another may not take the place of a mean. Of equal means the first is taken, and so is the
+    first cell if none has a trial yet.
     """
-    means = [list(accuracies(cell.outcomes).values()) for cell in cells]
-    ranks = [_mean(values) if values else -math.inf for values in means]
-    best = max(range(len(cells)), key=ranks.__getitem__, default=None)
-    return (None if best is None else cells[best]), sum(map(bool, means))
+    found = [list(accuracies(cell.outcomes).values()) for cell in cells]
+    enough = FEW if any(len(values) >= FEW for values in found) else 1
+    means = [_mean(values) if len(values) >= enough else -math.inf for values in found]
+    best = max(range(len(cells)), key=means.__getitem__, default=None)
+    return (None if best is None else cells[best]), sum(mean > -math.inf for mean in means)
 
 
 def _compared(cell: CellOutcomes, baseline: CellOutcomes | None) -> dict[str, Any]:
