@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 import stochbatch
+from stochbatch.data.atomic import write_atomically
 from stochbatch.training.result import processor
 
 NAMES = ("step", "iteration", "memory", "scaling", "compile", "batches", "epoch", "sharded")
@@ -34,6 +35,9 @@ def main() -> None:
         "capability": torch.backends.cpu.get_cpu_capability(),
     }
     print(", ".join(f"{key} {value}" for key, value in machine.items()))
+    now = datetime.now(timezone.utc)
+    RESULTS.mkdir(exist_ok=True)
+    target = RESULTS / f"{now:%Y%m%dT%H%M%SZ}.json"
     results = []
     for name in arguments.names or NAMES:
         result = importlib.import_module(f"benchmarks.{name}").run(arguments.quick)
@@ -41,11 +45,11 @@ def main() -> None:
         print(f"\n## {result.title}\n\n{result.table()}\n")
         for line in (*result.goals, *result.notes):
             print(line, flush=True)
-    RESULTS.mkdir(exist_ok=True)
-    now = datetime.now(timezone.utc)
-    target = RESULTS / f"{now:%Y%m%dT%H%M%SZ}.json"
-    data = {"machine": machine, "time": now.isoformat(), "results": [r.as_json() for r in results]}
-    target.write_text(json.dumps(data, indent=1), encoding="utf-8")
+        # After each one: what was measured is not lost when a later one fails or is stopped.
+        kept = [result.as_json() for result in results]
+        data = {"machine": machine, "time": now.isoformat(), "results": kept}
+        text = json.dumps(data, indent=1).encode()
+        write_atomically(target, lambda file, text=text: file.write(text))
     print(f"\n{target.relative_to(Path.cwd()) if target.is_relative_to(Path.cwd()) else target}")
 
 

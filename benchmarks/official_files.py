@@ -163,7 +163,7 @@ def main(arguments: list[str] | None = None) -> int:
             folder.mkdir(parents=True, exist_ok=True)
             for path in MAKERS[name](options.source, folder):
                 print(f"{path}  {path.stat().st_size:,} bytes", flush=True)
-        except (OSError, ValueError, lzma.LZMAError, SourceError) as error:
+        except (OSError, ValueError, TypeError, EOFError, lzma.LZMAError, SourceError) as error:
             print(f"{name}: {error}", file=sys.stderr)
             return 1
     return 0

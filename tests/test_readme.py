@@ -41,7 +41,8 @@ def test_snippet_runs(snippet: str) -> None:
 
 
 def test_every_command_is_one_that_is_tested_here() -> None:
-    known = {"make demo", "make test", "make bench", 'pip install -c constraints.txt ".[lab]"'}
+    known = {f"make {target}" for target in ("demo", "test", "test-distributed", "bench")}
+    known |= {"pip install .", 'pip install -c constraints.txt ".[lab]"'}
     assert set(COMMANDS) == known | {*LINES_OF_STOCHBATCH, *OF_STUDIES, *OF_SEVERAL}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import TypeVar
 
@@ -14,6 +14,29 @@ class UnknownNameError(KeyError, ValueError):
 
     def __str__(self) -> str:  # KeyError would print the message in quotes
         return str(self.args[0])
+
+
+def hint(name: str, known: Iterable[str]) -> str:
+    """Return a question that asks for the nearest of the known names, or nothing.
+
+    Example:
+        >>> from stochbatch.registry import hint
+        >>> hint("metod", ["method", "network"]), hint("colour", ["method"])
+        (", did you mean 'method'?", '')
+    """
+    near = get_close_matches(name, list(known), n=1)
+    return f", did you mean {near[0]!r}?" if near else ""
+
+
+def check_settings(owner: str, known: Iterable[str], given: Iterable[str]) -> None:
+    """Raise ``ValueError`` for the first name that ``owner`` has no setting of."""
+    there = list(known)
+    for name in given:
+        if name not in there:
+            raise ValueError(
+                f"{owner} has no setting {name!r}{hint(name, there) or '.'} "
+                f"It has: {', '.join(there) or 'none'}"
+            )
 
 
 class Registry(Mapping[str, T]):
@@ -67,10 +90,9 @@ There are: square
         """Return what is registered under ``name``."""
         if isinstance(name, str) and name in self._things:
             return self._things[name]
-        near = get_close_matches(str(name).lower(), self._things, n=1)
-        hint = f", did you mean {near[0]!r}?" if near else "."
+        near = hint(str(name).lower(), self._things) or "."
         raise UnknownNameError(
-            f"no {self.noun} is called {name!r}{hint} There are: {', '.join(self._things)}"
+            f"no {self.noun} is called {name!r}{near} There are: {', '.join(self._things)}"
         )
 
     def __contains__(self, name: object) -> bool:

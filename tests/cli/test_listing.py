@@ -9,7 +9,7 @@ import pytest
 from stochbatch.data import DATASETS
 from stochbatch.nets import NETWORKS
 from stochbatch.optim import METHODS, SCHEDULES
-from tests.cli.command import call
+from tests.cli.command import assert_one_clear_line, call
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,12 @@ def test_settings_of_schedules_are_listed() -> None:
     rows = [line.split() for line in call("list", "schedules", "--settings").out.splitlines()]
     assert ["sigmoid", "end_lr", "0.001"] in rows
     assert ["staircase", "milestones", "0.5,", "0.75"] in rows
+
+
+def test_what_has_no_settings_says_so() -> None:
+    for what in ("networks", "datasets", "studies"):
+        outcome = call("list", what, "--settings")
+        assert_one_clear_line(outcome, 2, "--settings is for methods and schedules")
 
 
 def test_studies_are_listed_with_their_captions() -> None:

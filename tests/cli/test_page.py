@@ -37,7 +37,16 @@ def test_every_option_on_the_page_exists() -> None:
 
 def test_every_command_is_on_the_page() -> None:
     for path in ALL:
-        assert path.removeprefix("stochbatch ") in PAGE
+        command = path.removeprefix("stochbatch ")
+        assert re.search(rf"(`|\$ stochbatch ){command}\b", PAGE), command
+
+
+def test_the_folder_of_the_example_is_that_of_its_trial() -> None:
+    trial = Trial(method="sbs", settings={"lambd": -2}, epochs=30)
+    assert "$ stochbatch train --method sbs --set lambd=-2 --epochs 30\n" in PAGE
+    assert f"folder: runs/{trial.folder} (new)" in PAGE
+    for name in re.findall(r"stochbatch (?:show|predict|export) (?:runs/)?([0-9a-f]+)", PAGE):
+        assert trial.folder.startswith(name)
 
 
 def test_the_example_of_a_file_is_a_trial() -> None:

@@ -37,6 +37,25 @@ def test_show_prints_the_trial_its_epochs_and_where_the_curve_is(
     assert "Layers" not in outcome.out
 
 
+def test_show_of_a_folder_that_cannot_be_written_to(sgd: RunFolder) -> None:
+    (sgd.folder / "curve.png").mkdir()
+    outcome = call("show", sgd.folder)
+    assert outcome.code == 0
+    assert f"no learning curve: cannot write {sgd.folder / 'curve.png'}: " in outcome.err
+    assert_one_clear_line(call("show", sgd.folder, "--curve", sgd.folder / "curve.png"), 1)
+
+
+@pytest.mark.parametrize("damage", [b"\xff\xfe", b"[1]", b'{"epoch": '])
+def test_show_of_metrics_with_a_damaged_line(damage: bytes, sgd: RunFolder) -> None:
+    path = sgd.folder / "metrics.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:4], damage + b"\n", *lines[5:]]))
+    (sgd.folder / "result.json").unlink()
+    outcome = call("show", sgd.folder)
+    assert outcome.code == 0, outcome.err
+    assert "4 of 10 epochs are done" in outcome.out
+
+
 def test_show_takes_the_beginning_of_a_name(sgd: RunFolder, tmp_path: Path) -> None:
     outcome = call("show", sgd.folder.name[:5], "--root", tmp_path, "--last", "2")
     assert outcome.code == 0, outcome.err

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from tests.cli.command import call
+from stochbatch.training import read_run
+from tests.cli.command import assert_one_clear_line, call
 
 STUDY = """
 title = "A small study"
@@ -25,19 +26,25 @@ than = "SGD"
 def test_planned_run_and_reported(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mine.toml").write_text(STUDY)
-    options = ("mine.toml", "--scale", "paper", "--trials", "2")
+    options = ("mine.toml", "--trials", "2")  # at the scale paper: as the file says
     planned = call("study", "plan", *options)
     assert planned.code == 0
     assert "4 missing" in planned.out
     assert "time, from a measured sample: about" in planned.out
     early = call("report", *options)
-    assert early.code == 2
-    assert "nothing of mine at the scale paper has been run in runs" in early.err
+    assert_one_clear_line(
+        early,
+        1,
+        "nothing of mine at the scale paper has been run in runs: stochbatch study run mine.toml",
+    )
     done = call("study", "run", *options, "--workers", "2", "--quiet")
     assert done.code == 0, done.err
     assert "4 finished, 0 diverged, 0 failed" in done.out
-    again = call("study", "run", *options)
-    assert "0 trials to run" in again.out
+    again = call("study", "run", *options, "--scale", "paper")
+    assert "mine, scale paper: 0 trials to run" in again.out
+    assert {read_run(folder).trial.epochs for folder in Path("runs").iterdir()} == {2}
+    other = call("study", "plan", *options, "--scale", "demo", "--list")
+    assert other.out.count("0 of 2") == 2
     reported = call("report", *options)
     assert reported.code == 0, reported.err
     assert "report: reports/mine-paper-part/index.html" in reported.out

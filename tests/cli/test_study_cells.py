@@ -30,7 +30,7 @@ def test_the_cells_are_listed_by_name_with_what_is_done() -> None:
 
 
 def test_words_choose_cells_and_may_be_given_again() -> None:
-    assert listed("mine.toml", "--cells", "sbs") == ["0 of 3 method SBS"]
+    assert listed("mine.toml", "--cells", "sbs") == ["0 of 10 method SBS"]
     assert len(listed("mine.toml", "--cells", "sbs", "--cells", "method S*")) == 2
     narrowed = ("comparison", "--methods", "SGD,SBS", "--cells", "batch size 16, method S*")
     assert len(listed(*narrowed)) == 2
@@ -47,7 +47,7 @@ def test_what_was_chosen_is_run_and_reported_alone() -> None:
     done = call("study", "run", *options, "--workers", "1", "--quiet")
     assert done.code == 0, done.err
     assert "1 finished" in done.out
-    assert listed("mine.toml", "--scale", "paper", "--trials", "1") == [
+    assert listed("mine.toml", "--trials", "1") == [
         "0 of 1 method SGD",
         "1 of 1 method SBS",
     ]

@@ -173,7 +173,22 @@ def test_samples_are_those_of_the_batch() -> None:
         (
             {"normalisation": Normalisation((1.0,), (1.0,))},
             ValueError,
-            "normalisation has 1 channels, images have 3",
+            "normalisation has 1 channels in mean, images have 3",
+        ),
+        (
+            {"normalisation": Normalisation((1.0,) * 3, (1.0,))},
+            ValueError,
+            "normalisation has 1 channels in std, images have 3",
+        ),
+        (
+            {"normalisation": Normalisation((1.0,) * 3, (1.0, 0.0, 1.0))},
+            ValueError,
+            "normalisation.std must be above 0, got (1.0, 0.0, 1.0)",
+        ),
+        (
+            {"normalisation": Normalisation((1.0,) * 3, (1.0, float("nan"), 1.0))},
+            ValueError,
+            "normalisation.std must be finite, got nan",
         ),
         (
             {"images": images().float()},

@@ -20,6 +20,7 @@ import pytest
 import torch
 
 from stochbatch import data
+from stochbatch.data import cache
 from stochbatch.data.cache import digest
 from tests.data import official
 
@@ -124,6 +125,38 @@ def test_a_strict_load_after_a_fetch_replaces_an_unofficial_cache(
     source(tmp_path).write_bytes(published)
     assert data.load(entry, tmp_path).official
     assert data.load(unreadable(entry), tmp_path).official
+
+
+def test_a_cache_is_not_for_an_entry_that_was_corrected(
+    entry: data.Dataset, tmp_path: Path
+) -> None:
+    first = data.load(entry, tmp_path)
+    for other in (
+        replace(entry, shape=(1, 2, 3)),
+        replace(entry, train=replace(entry.train, count=1)),
+    ):
+        with pytest.raises(data.FormatError, match="expected"):
+            data.load(other, tmp_path)
+    assert torch.equal(data.load(unreadable(entry), tmp_path).images, first.images)
+
+
+def test_no_bit_of_a_header_can_stop_a_load(tmp_path: Path) -> None:
+    images, labels = np.zeros((2, 1, 2, 2), np.uint8), np.zeros(2, np.int64)
+    card = cache.Card(digest(images, labels), images.shape, ())
+    cache.write(tmp_path, "train", card, (images, labels), False)
+    (path,) = tmp_path.glob("train-*-images.npy")
+    content = path.read_bytes()
+    for bit in range(8 * 128):
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            found = cache.read_arrays(tmp_path, "train", card)
+        if found is None:
+            assert [warning.category for warning in caught] == [data.CacheWarning]
+        else:  # one of the spaces that fill it up
+            assert np.array_equal(found[0], images)
 
 
 def flip_a_bit(path: Path) -> None:

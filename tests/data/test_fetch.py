@@ -6,7 +6,9 @@ Real downloads from a server of our own on this machine.
 from __future__ import annotations
 
 import hashlib
+import os
 import socket
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,6 +18,7 @@ from threading import Thread
 import pytest
 
 from stochbatch import data
+from stochbatch.data.atomic import TEMPORARY
 from tests.data import official
 
 
@@ -79,6 +82,29 @@ def test_what_is_fetched_can_be_loaded(entry: data.Dataset, tmp_path: Path) -> N
     assert data.load(entry, tmp_path / "root", "test").official
 
 
+def test_what_is_fetched_can_be_read_by_others(entry: data.Dataset, tmp_path: Path) -> None:
+    """As any file that one makes; a download into a folder of all is for all."""
+    (tmp_path / "usual").write_bytes(b"")
+    for path in data.get(entry, tmp_path / "root", progress=False):
+        assert path.stat().st_mode == (tmp_path / "usual").stat().st_mode
+
+
+def test_what_a_killed_download_left_goes_with_the_next(
+    entry: data.Dataset, tmp_path: Path
+) -> None:
+    folder = tmp_path / "root" / "svhn"
+    folder.mkdir(parents=True)
+    left = [
+        folder / TEMPORARY.format(name="train_32x32.mat", unique=name) for name in ("old", "new")
+    ]
+    for path in left:
+        path.write_bytes(b"half of it")
+    two_hours_ago = time.time() - 7200
+    os.utime(left[0], (two_hours_ago, two_hours_ago))
+    data.get(entry, tmp_path / "root", progress=False)
+    assert names(tmp_path / "root") == sorted([*BOTH, left[1].name])  # which may be under way
+
+
 def test_a_progress_bar_is_shown(
     entry: data.Dataset, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -108,7 +134,8 @@ def test_a_stopped_run_is_taken_up_with_the_next_file(
 
 def test_wrong_content_is_not_kept(entry: data.Dataset, server: Server, tmp_path: Path) -> None:
     server.files["train_32x32.mat"] = b"something else"
-    with pytest.raises(data.DownloadError, match="does not match the known hash"):
+    came = hashlib.sha256(b"something else").hexdigest()
+    with pytest.raises(data.DownloadError, match=f"what came has the SHA-256 {came}, expected"):
         data.get(entry, tmp_path / "root", progress=False)
     assert names(tmp_path / "root") == []
 

@@ -71,6 +71,19 @@ def test_other_pixels_than_cifar_has_are_refused(
     assert list((tmp_path / "out" / "cifar10").iterdir()) == []
 
 
+def test_a_source_that_was_cut_is_one_clear_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for split in ("train", "test"):
+        write_source("stl10", split, tmp_path)
+        path = tmp_path / f"stl10_{split}_images.npy.xz"
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    assert main([str(tmp_path), str(tmp_path / "out"), "--datasets", "stl10"]) == 1
+    message = capsys.readouterr().err
+    assert message.startswith("stl10: ")
+    assert message.count("\n") == 1
+
+
 def test_a_missing_source_is_one_clear_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

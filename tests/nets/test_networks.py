@@ -134,8 +134,8 @@ def test_weights_start_as_torch_draws_them(name: str) -> None:
         ({"width": float("nan")}, ValueError, "width must be finite, got nan"),
         ({"width": "half"}, TypeError, "width must be a number, got str: 'half'"),
         ({"classes": 0}, ValueError, "classes must be 1 or more, got 0"),
-        ({"classes": 2.0}, TypeError, "classes must be an integer, got float: 2.0"),
-        ({"classes": True}, TypeError, "classes must be an integer, got bool: True"),
+        ({"classes": 2.0}, TypeError, "classes must be an int, got float: 2.0"),
+        ({"classes": True}, TypeError, "classes must be an int, got bool: True"),
         ({"channels": -3}, ValueError, "channels must be 1 or more, got -3"),
         (
             {"dropout": "heads"},

@@ -60,7 +60,10 @@ def _pass(norm: nn.Module, images: Tensor, factor: Tensor) -> tuple[Tensor, Tens
 
 
 def normalise(
-    dtype: torch.dtype, momentum: float | None, layout: torch.memory_format
+    dtype: torch.dtype,
+    momentum: float | None,
+    layout: torch.memory_format,
+    all_to_one: bool = False,
 ) -> dict[str, list[Tensor]]:
     """Return by name what all processes give, and what torch's gives one in double precision."""
     rank, count = torch.distributed.get_rank(), torch.distributed.get_world_size()
@@ -70,8 +73,12 @@ def normalise(
     images = images.to(dtype).contiguous(memory_format=layout)
     factor = torch.randn(size, 5, 3, 4, generator=generator)
     mine = slice(size * rank // count, size * (rank + 1) // count)
+    if all_to_one:
+        mine = slice(0, size if rank == 0 else 0)
     one = _batch_norm(1, momentum).double()
     network = nn.Sequential(_batch_norm(1, momentum))
+    if dtype is torch.float64:
+        network, factor = network.double(), factor.double()
     (many,) = synchronise_batch_norm(network)
     for _ in range(2):  # running statistics of two batches
         output, grad = _pass(one, images.double(), factor.double())
@@ -102,6 +109,38 @@ def test_it_is_batch_norm_over_all_parts(
         for found, expected in pairs.values():
             assert_near(found, expected, 1e-5)
             assert found.is_contiguous(memory_format=layout) or found.dim() < 4
+
+
+@pytest.mark.distributed
+def test_double_precision_stays_double(two: Processes) -> None:
+    for pairs in two.run(normalise, torch.float64, 0.1, torch.contiguous_format):
+        for found, expected in pairs.values():
+            assert_near(found, expected, 1e-12)
+
+
+@pytest.mark.distributed
+def test_a_process_without_images_changes_nothing(two: Processes) -> None:
+    with_all, without = two.run(normalise, torch.float32, 0.1, torch.contiguous_format, True)
+    for found, expected in with_all.values():
+        assert_near(found, expected, 1e-5)
+    for name in ("weight", "bias", "running_mean", "running_var"):
+        assert_near(*without[name], 1e-5)
+    assert without["images"][0].shape == (0, 5, 3, 4)
+
+
+def normalise_one_value() -> str:
+    rank = torch.distributed.get_rank()
+    try:
+        SyncBatchNorm2d(5)(torch.ones(1 - rank, 5, 1, 1))
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.distributed
+def test_one_value_a_channel_is_refused_by_all(two: Processes) -> None:
+    for message in two.run(normalise_one_value):
+        assert "more than one value a channel in training, got 1" in message
 
 
 @pytest.mark.distributed

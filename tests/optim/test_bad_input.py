@@ -5,6 +5,7 @@ For every optimizer of the table in ``cast.py``.
 
 import re
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -130,3 +131,16 @@ def test_exact_sbs_needs_samples_and_a_gradient_that_fits() -> None:
             optimizer.step(samples)
     assert optimizer.steps == 0
     assert torch.equal(parameter, torch.ones(3))
+    optimizer = ExactSBS([parameter], lambda samples: [None])
+    with pytest.raises(ValueError, match=re.escape("of shapes [(3,)], got [None]")):
+        optimizer.step([1])
+
+
+def test_exact_sbs_takes_any_whole_numbers() -> None:
+    seen = []
+    optimizer = ExactSBS([weight()], lambda samples: seen.append(samples) or [torch.ones(3)])
+    for samples in ([0, 2], torch.tensor([0, 2]), np.array([0, 2]), range(0, 4, 2)):
+        optimizer.new_epoch()
+        optimizer.step(samples)
+    assert len(seen) >= 4
+    assert all(set(map(type, one)) == {int} and one == [0, 2] for one in seen)

@@ -226,6 +226,21 @@ def test_a_trial_is_frozen() -> None:
             {"schedule": "staircase", "schedule_settings": {"milestones": 0.5}},
             "milestones must be a list of numbers, got 0.5",
         ),
+        (
+            {"method": "sbs", "settings": {"lambd": float("nan")}},
+            "lambd must be a finite number, a text, true, false, null or a list of numbers, "
+            "got nan",
+        ),
+        (
+            {"schedule": "staircase", "schedule_settings": {"milestones": ["a"]}},
+            "milestones must be a finite number, a text, true, false, null or a list of "
+            "numbers, got ['a']",
+        ),
+        (
+            {"method": "adam", "lr": 0.0001},
+            "the rate would rise from lr 0.0001 to the schedule's end_lr 0.001: set end_lr too, "
+            "or take the schedule 'constant'",
+        ),
         ({"width": 1e9}, "cannot be built: "),
         ({"share": 1e-7}, "share 1e-07 of digits is less than two images"),
         (
@@ -239,6 +254,12 @@ def test_what_cannot_be_is_refused_in_one_line(fields: dict, message: str) -> No
     with pytest.raises(TrialError, match=re.escape(message)) as caught:
         Trial(**fields)
     assert "\n" not in str(caught.value)
+
+
+def test_a_rate_may_rise_if_that_is_said() -> None:
+    rising = Trial(lr=0.0001, schedule_settings={"end_lr": 0.001})
+    assert Trial.from_text(rising.to_toml(), "toml") == rising
+    assert Trial(lr=0.0001, schedule="constant").schedule_settings == {}
 
 
 @pytest.mark.parametrize(

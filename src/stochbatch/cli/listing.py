@@ -37,9 +37,11 @@ def list_(
     ] = False,
 ) -> None:
     """List methods, networks, data sets, schedules or studies, with one line about each."""
+    if settings and what not in (Listed.methods, Listed.schedules):
+        raise typer.BadParameter("--settings is for methods and schedules")
     registry = _registry(what)
     table([(name, registry.summary(name)) for name in registry])
-    if settings and what in (Listed.methods, Listed.schedules):
+    if settings:
         rows = [
             (name, setting, _default(value))
             for name in registry

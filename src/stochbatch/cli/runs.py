@@ -55,6 +55,7 @@ def show(
 ) -> None:
     """Show a run: its trial, its last epochs, and its learning curve as a picture."""
     from stochbatch.report import learning_curve
+    from stochbatch.report.curve import CurveError
 
     read = find_run(run, root)
     table(_facts(read))
@@ -75,8 +76,14 @@ def show(
             right=range(2, 5),
             title="Layers in the last epoch",
         )
-    picture = learning_curve([read], curve or read.folder / CURVE)
-    typer.echo(f"learning curve: {picture}")
+    try:
+        picture = learning_curve([read], curve or read.folder / CURVE)
+    except CurveError as error:
+        if curve is not None:
+            raise
+        typer.echo(f"no learning curve: {error}; --curve draws it elsewhere", err=True)
+    else:
+        typer.echo(f"learning curve: {picture}")
 
 
 def predict(
@@ -156,14 +163,7 @@ def _facts(read: RunFolder) -> list[tuple[str, object]]:
         rows.append((name.replace("_", " "), value))
     rows.append(("state", _state(read)))
     if read.result is not None and read.result.accuracy is not None:
-        best = read.result.accuracy
-        rows.append(
-            (
-                "test accuracy",
-                f"{best.final:.2f} % (best {best.max:.2f} % in epoch {best.best_epoch + 1}, "
-                f"mean of the last tenth {best.mean:.2f} %)",
-            )
-        )
+        rows.append(("test accuracy", read.result.accuracy.in_words()))
     return rows
 
 

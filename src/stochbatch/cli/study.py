@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -38,7 +39,14 @@ Workers = Annotated[
 Name = Annotated[
     str, typer.Argument(help="A study: see `stochbatch list studies`; or a .toml file.")
 ]
-ScaleName = Annotated[str, typer.Option("--scale", help="paper, laptop or demo.")]
+ScaleName = Annotated[
+    str | None,
+    typer.Option(
+        "--scale",
+        help="paper, laptop or demo.",
+        show_default="demo; of a .toml file paper: as it says",
+    ),
+]
 Root = Annotated[Path, typer.Option("--root", help="Folder of all runs.")]
 Only = Annotated[
     list[str] | None,
@@ -67,7 +75,7 @@ Methods = Annotated[str | None, typer.Option("--methods", help="LABEL,LABEL of t
 )
 def plan(
     name: Name,
-    scale: ScaleName = "demo",
+    scale: ScaleName = None,
     root: Root = Path("runs"),
     only: Only = None,
     cells: Cells = None,
@@ -120,7 +128,7 @@ def plan(
 )
 def run(
     name: Name,
-    scale: ScaleName = "demo",
+    scale: ScaleName = None,
     root: Root = Path("runs"),
     only: Only = None,
     cells: Cells = None,
@@ -240,7 +248,7 @@ REPORT_EPILOG = examples(
 
 def report(
     name: Name,
-    scale: ScaleName = "demo",
+    scale: ScaleName = None,
     root: Root = Path("runs"),
     only: Only = None,
     cells: Cells = None,
@@ -257,21 +265,24 @@ def report(
 ) -> None:
     """Write the page, tables and figures of a study, as far as it has been run."""
     from stochbatch.report import write_report
+    from stochbatch.studies import StudyError
 
     found = results(name, scale, root, only, cells, trials, datasets, networks, methods)
+    at = found.scale.name
     if not any(cell.done for cell in found.cells):
-        raise typer.BadParameter(
-            f"nothing of {found.study.name} at the scale {scale} has been run in {root}: "
-            f"stochbatch study run {name} --scale {scale}"
+        command = ["stochbatch", "study", "run", name, "--scale", at, "--root", str(root)]
+        raise StudyError(
+            f"nothing of {found.study.name} at the scale {at} has been run in {root}: "
+            f"{shlex.join(command)}"
         )
     part = "-part" if found.narrowed else ""  # which must not take the place of the whole
-    page = write_report(found, to or Path("reports") / f"{found.study.name}-{scale}{part}")
+    page = write_report(found, to or Path("reports") / f"{found.study.name}-{at}{part}")
     typer.echo(f"report: {page}")
 
 
 def results(
     name: str,
-    scale: str,
+    scale: str | None,
     root: Path,
     only: list[str] | None,
     cells: list[str] | None,
@@ -283,7 +294,9 @@ def results(
     """Return what a study has left, narrowed as the options say."""
     from stochbatch.studies import SCALES, STUDIES, Study, collect
 
-    study = Study.from_file(name) if name.endswith(".toml") else STUDIES[name]
+    own = name.endswith(".toml")
+    study = Study.from_file(name) if own else STUDIES[name]
+    scale = scale or ("paper" if own else "demo")
     kept = parse_only(only or [])
     for axis, labels in (("dataset", datasets), ("network", networks), ("method", methods)):
         if labels is not None:

@@ -9,6 +9,9 @@ import typer
 
 WIDTH = 140
 """Of tables that do not go to a terminal."""
+LEAST = 24
+"""Of the column that may fold."""
+UNBOUNDED = 100_000
 
 
 def examples(*commands: str, after: str = "") -> str:
@@ -39,6 +42,7 @@ def table(
         title: a line above it.
     """
     from rich import box
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -64,6 +68,11 @@ def table(
         shown.add_row(*row)
     # A file has no width; what is written there is not cut to that of a narrow terminal.
     console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    # rich would crop what does not fit; a terminal breaks long lines and loses nothing.
+    whole = [row for row in (*cells, head) if row and len(row) == columns]
+    last = max((cell_len(str(row[-1])) for row in whole), default=0)
+    natural = console.measure(shown, options=console.options.update(width=UNBOUNDED)).maximum
+    console.width = max(console.width, natural - max(0, last - LEAST))
     with console.capture() as captured:
         console.print(shown)
     typer.echo("\n".join(line.rstrip() for line in captured.get().strip("\n").splitlines()))

@@ -207,7 +207,8 @@ def _announce(trial: Trial, folder: Path, dry_run: bool, quiet: bool) -> None:
     elif not quiet:
         table(_overview(trial))
     if dry_run or not quiet:
-        typer.echo(f"folder: {folder} ({_state(folder)})")
+        # What a dry run prints is a configuration file, and nothing else.
+        typer.echo(f"folder: {folder} ({_state(folder)})", err=dry_run)
 
 
 def _trial(options: dict[str, Any]) -> Trial:
@@ -326,11 +327,7 @@ def _command() -> list[str]:
 
 def _show_result(result: Result, root: Path, quiet: bool) -> None:
     if result.accuracy is not None:
-        best = result.accuracy
-        typer.echo(
-            f"test accuracy {best.final:.2f} % (best {best.max:.2f} % in epoch "
-            f"{best.best_epoch + 1}, mean of the last tenth {best.mean:.2f} %)"
-        )
+        typer.echo(f"test accuracy {result.accuracy.in_words()}")
     if result.status == "diverged":
         typer.echo(
             f"The training diverged in epoch {result.epochs}: a smaller --lr may help.", err=True

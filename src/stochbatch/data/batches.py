@@ -10,7 +10,7 @@ from torch import Tensor
 
 from stochbatch.data.drawing import NO_AUGMENTATION, Augmentation, Draws, epoch_draws, epoch_order
 from stochbatch.optim.coins import check_seed
-from stochbatch.optim.options import check_count
+from stochbatch.optim.options import check_count, check_real
 
 
 class Normalisation(NamedTuple):
@@ -105,11 +105,7 @@ class Batches:
         if self.augmentation.padding < 0:
             raise ValueError(f"padding must be 0 or more, got {self.augmentation.padding}")
         self.normalisation = normalisation or Normalisation.of(images)
-        if len(self.normalisation.mean) != images.shape[1]:
-            raise ValueError(
-                f"normalisation has {len(self.normalisation.mean)} channels, "
-                f"images have {images.shape[1]}"
-            )
+        _check_normalisation(self.normalisation, images.shape[1])
         self.batch_size, self.seed, self.shuffle = batch_size, seed, shuffle
         self.drop_single, self.rank, self.ranks, self.dtype = drop_single, rank, ranks, dtype
         self.shape = images.shape
@@ -193,6 +189,18 @@ class Batches:
         values.sub_(self._mean).mul_(self._scale)
         images = values.to(self.dtype).view(len(samples), height, width, channels)
         return images.permute(0, 3, 1, 2)
+
+
+def _check_normalisation(normalisation: Normalisation, channels: int) -> None:
+    for name, values in (("mean", normalisation.mean), ("std", normalisation.std)):
+        if len(values) != channels:
+            raise ValueError(
+                f"normalisation has {len(values)} channels in {name}, images have {channels}"
+            )
+        for value in values:
+            check_real(f"normalisation.{name}", value)
+    if min(normalisation.std, default=1.0) <= 0:
+        raise ValueError(f"normalisation.std must be above 0, got {normalisation.std}")
 
 
 def _check_images(images: Tensor) -> None:

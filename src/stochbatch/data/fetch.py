@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
+from stochbatch.data.atomic import remove_forgotten, write_atomically
 from stochbatch.data.catalogue import Dataset, SourceFile, entry_of
 from stochbatch.data.errors import DownloadError
 from stochbatch.data.folders import data_root, find, hash_error, sha256_of
 from stochbatch.data.optional import optional
+
+STALLED_AFTER = 3600.0
+"""Seconds after which a part of a download, not written to any more, is one that was killed."""
 
 
 def get(
@@ -54,20 +60,25 @@ def _get_file(entry: Dataset, file: SourceFile, root: Path, progress: bool) -> P
 
 
 def _download(file: SourceFile, folder: Path, progress: bool) -> Path:
-    pooch = optional("pooch")
+    path = folder / file.name
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        path = pooch.retrieve(
-            file.url,
-            known_hash=f"sha256:{file.sha256}",
-            fname=file.name,
-            path=folder,
-            progressbar=progress,
-        )
+        remove_forgotten(folder, STALLED_AFTER)
+        write_atomically(path, partial(_fetch, file, progress))
     except (OSError, ValueError) as error:  # requests' errors are OSErrors, a wrong hash is a value
         raise DownloadError(
             f"could not fetch {file.name} from {file.url}: {error} -- "
             f"To put it there by hand: SHA-256 {file.sha256}, {file.size:,} bytes, "
             f"into the folder {folder}"
         ) from error
-    return Path(path)
+    return path
+
+
+def _fetch(file: SourceFile, progress: bool, target: BinaryIO) -> None:
+    """Write what the address has into an open file, and raise if that is not the published one."""
+    download = optional("pooch").HTTPDownloader(progressbar=progress)
+    download(file.url, target, None)
+    target.flush()
+    found = sha256_of(Path(target.name))
+    if found != file.sha256:
+        raise ValueError(f"what came has the SHA-256 {found}, expected {file.sha256}")

@@ -104,8 +104,9 @@ class _Normalise(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Any:
         """Return y, and mean, biased variance and count of the whole batch."""
         mean, variance, count = _statistics(x)
-        scale = torch.rsqrt(variance + eps).to(torch.float32)
-        ctx.save_for_backward(x, weight, mean.to(torch.float32), scale, count.to(torch.float32))
+        dtype = _computed_in(x)
+        scale = torch.rsqrt(variance + eps).to(dtype)
+        ctx.save_for_backward(x, weight, mean.to(dtype), scale, count.to(dtype))
         y = nn.functional.batch_norm(
             x, mean.to(weight.dtype), variance.to(weight.dtype), weight, bias, eps=eps
         )
@@ -116,8 +117,8 @@ class _Normalise(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         """Return the gradients of x, and this process's part of those of w and b."""
         x, weight, mean, scale, count = ctx.saved_tensors
-        g = grads[0].to(torch.float32)
-        h = (x.to(torch.float32) - _by_channel(mean)) * _by_channel(scale)
+        g = grads[0].to(scale.dtype)
+        h = (x.to(scale.dtype) - _by_channel(mean)) * _by_channel(scale)
         bias_grad, weight_grad = g.sum(_OVER), (g * h).sum(_OVER)
         sums = torch.stack([bias_grad, weight_grad])
         distributed.all_reduce(sums)
@@ -128,8 +129,13 @@ class _Normalise(torch.autograd.Function):
 
 def _statistics(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return mean, biased variance and count of all processes' values, by channel."""
-    variance, mean = torch.var_mean(x.detach().to(torch.float32), _OVER, correction=0)
-    count = mean.new_tensor([x.numel() / x.shape[1]], dtype=torch.float64)
+    values = x.detach().to(_computed_in(x))
+    mine_count = x.numel() // x.shape[1]
+    if mine_count:
+        variance, mean = torch.var_mean(values, _OVER, correction=0)
+    else:  # it has no image of this batch; its mean is none, and must not be NaN
+        variance = mean = values.new_zeros(x.shape[1])
+    count = mean.new_tensor([mine_count], dtype=torch.float64)
     # In double precision: the parts' means may lie close together.
     mine = torch.cat([mean.to(count.dtype), variance.to(count.dtype), count])
     parts = [torch.empty_like(mine) for _ in range(distributed.get_world_size())]
@@ -139,9 +145,19 @@ def _statistics(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     means, variances = together[:, :channels], together[:, channels:-1]
     counts = together[:, -1:]
     total = counts.sum()
+    if mine_count <= 1 and total <= 1:  # elsewhere no process waits for the device
+        raise ValueError(
+            f"batch norm needs more than one value a channel in training, got {int(total)} in "
+            "all processes together"
+        )
     mean = (counts * means).sum(0) / total
     variance = (counts * (variances + (means - mean) ** 2)).sum(0) / total
     return mean, variance, total
+
+
+def _computed_in(x: Tensor) -> torch.dtype:
+    """Return in which precision a batch is normalised: never less than float32."""
+    return torch.promote_types(x.dtype, torch.float32)
 
 
 def _by_channel(values: Tensor) -> Tensor:

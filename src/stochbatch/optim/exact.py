@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, islice
+from operator import index
 from typing import Any, ClassVar
 
 import torch
@@ -126,7 +127,7 @@ class ExactSBS(CheckedOptimizer):
         with torch.enable_grad():
             gradients = list(self.gradient(samples))
         expected = [tuple(member.tensor.shape) for member in self._members()]
-        found = [tuple(gradient.shape) for gradient in gradients]
+        found = [tuple(one.shape) if isinstance(one, Tensor) else one for one in gradients]
         if found != expected:
             raise ValueError(
                 f"gradient must return one tensor a parameter, of shapes {expected}, got {found}"
@@ -184,9 +185,9 @@ def _indices(samples: Sequence[int] | Tensor) -> list[int]:
     given = samples.tolist() if isinstance(samples, Tensor) else list(samples)
     if not given:
         raise ValueError("ExactSBS.step takes the sample indices of a batch, got none")
-    if any(isinstance(sample, bool) or not isinstance(sample, int) for sample in given):
+    if any(isinstance(sample, bool) or not hasattr(sample, "__index__") for sample in given):
         raise TypeError(f"sample indices must be whole numbers, got {given!r:.60}")
-    return given
+    return [index(sample) for sample in given]  # numpy's integers too
 
 
 def _union(batches: list[list[int]]) -> list[int]:

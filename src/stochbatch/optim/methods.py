@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from stochbatch.optim.alternating import AlternatingSGD
 from stochbatch.optim.entropy_sgd import EntropySGD
 from stochbatch.optim.kinds import param_groups
 from stochbatch.optim.sbs import SBS
-from stochbatch.registry import Registry
+from stochbatch.registry import Registry, check_settings
 
 COMMON = ("lr", "momentum", "weight_decay", "seed")
 """What every method is given; a method's *settings* are what it has besides."""
@@ -73,13 +72,7 @@ class Method:
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
         """Raise for the first name that is no setting of this method."""
-        known = self.settings
-        for name in settings:
-            if name not in known:
-                near = get_close_matches(name, known, n=1)
-                hint = f", did you mean {near[0]!r}?" if near else "."
-                there_are = ", ".join(known) or "none"
-                raise ValueError(f"{self.title} has no setting {name!r}{hint} It has: {there_are}")
+        check_settings(self.title, self.settings, settings)
 
     def optimizer(
         self,

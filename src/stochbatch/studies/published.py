@@ -52,7 +52,7 @@ def _param(table: str, param: str) -> str:
 
 
 FIXED = ("width", "epochs", "augment", "weight_decay")
-"""What is the same in all of the article's trials; those of :class:`Trial` by default."""
+"""What is the same in all trials of the article's studies: the defaults of :class:`Trial`."""
 
 
 def published_value(

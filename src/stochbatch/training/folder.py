@@ -106,17 +106,20 @@ def read_result(folder: Path) -> Result | None:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """Return the lines of ``metrics.jsonl``; a last line cut short is left out."""
+    """Return the lines of ``metrics.jsonl`` up to one that is cut short or damaged."""
     try:
-        lines = (folder / METRICS).read_text(encoding="utf-8").splitlines()
+        lines = (folder / METRICS).read_bytes().splitlines()
     except FileNotFoundError:
         return []
     found = []
     for line in lines:
         try:
-            found.append(json.loads(line))
+            epoch = json.loads(line)
         except ValueError:
             break
+        if not isinstance(epoch, dict):
+            break
+        found.append(epoch)
     return found
 
 

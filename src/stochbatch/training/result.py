@@ -57,6 +57,19 @@ class Accuracy(BaseModel):
         last = [value for epoch, value in there.items() if epoch >= first] or [final]
         return cls(mean=sum(last) / len(last), max=there[best], final=final, best_epoch=best)
 
+    def in_words(self) -> str:
+        """Return all of it as a line.
+
+        Example:
+            >>> from stochbatch.training.result import Accuracy
+            >>> Accuracy.of([80.0, 90.0, 85.0]).in_words()
+            '85.00 % (best 90.00 % in epoch 2, mean of the last tenth 85.00 %)'
+        """
+        return (
+            f"{self.final:.2f} % (best {self.max:.2f} % in epoch {self.best_epoch + 1}, "
+            f"mean of the last tenth {self.mean:.2f} %)"
+        )
+
 
 class DataFacts(BaseModel):
     """Which images were used."""

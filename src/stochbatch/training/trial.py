@@ -7,7 +7,6 @@ import inspect
 import json
 import sys
 from collections.abc import Mapping
-from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from stochbatch.data import DATASETS
 from stochbatch.nets import NETWORKS
 from stochbatch.optim import METHODS, SCHEDULES
+from stochbatch.registry import check_settings, hint
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -121,6 +121,11 @@ class Trial(BaseModel):
         _set(self, "settings", _filled(method.title, method.settings, self.settings))
         defaults = _defaults(SCHEDULES[self.schedule])
         filled = _filled(f"the schedule {self.schedule!r}", defaults, self.schedule_settings)
+        if "end_lr" not in self.schedule_settings and filled.get("end_lr", 0.0) > self.lr:
+            raise ValueError(
+                f"the rate would rise from lr {self.lr:g} to the schedule's end_lr "
+                f"{filled['end_lr']:g}: set end_lr too, or take the schedule 'constant'"
+            )
         _set(self, "schedule_settings", filled)
         if round(self.share * entry.train.count) < 2:
             raise ValueError(f"share {self.share:g} of {self.dataset} is less than two images")
@@ -267,11 +272,7 @@ def _defaults(schedule: Any) -> dict[str, Any]:
 
 def _filled(owner: str, defaults: dict[str, Any], given: Mapping[str, Any]) -> Settings:
     """Return all settings, given or default, each in the one form that its default asks for."""
-    for name in given:
-        if name not in defaults:
-            hint = _hint(name, list(defaults)) or "."
-            there_are = ", ".join(defaults) or "none"
-            raise ValueError(f"{owner} has no setting {name!r}{hint} It has: {there_are}")
+    check_settings(owner, defaults, given)
     return Settings(
         {
             name: _canonical(name, given.get(name, default), default)
@@ -322,18 +323,19 @@ class Settings(dict[str, Any]):
         return type(self), (dict(self),)
 
 
-def _hint(name: str, known: list[str]) -> str:
-    near = get_close_matches(name, known, n=1)
-    return f", did you mean {near[0]!r}?" if near else ""
-
-
 def _one_line(error: ValidationError) -> str:
     """Return the first thing that is wrong."""
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        return f"a trial has no {where!r}{_hint(where, list(Trial.model_fields))}"
+        return f"a trial has no {where!r}{hint(where, Trial.model_fields)}"
     if "error" in first.get("ctx", {}):
         return str(first["ctx"]["error"])
+    if first["loc"][0] in ("settings", "schedule_settings") and len(first["loc"]) > 1:
+        # A value may be one of many things; what it is not says little.
+        return (
+            f"{first['loc'][1]} must be a finite number, a text, true, false, null or a list of "
+            f"numbers, got {first['input']!r}"
+        )
     what = first["msg"][0].lower() + first["msg"][1:]
     return f"{where.split('.')[0]}: {what}, got {first['input']!r}"

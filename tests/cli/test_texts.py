@@ -1,0 +1,62 @@
+"""Invariant: a table loses nothing, however narrow the terminal and however long a name."""
+
+from __future__ import annotations
+
+import io
+import re
+from contextlib import redirect_stdout
+
+import pytest
+
+from stochbatch.cli.texts import table
+
+ROWS = [("classifier.weight", "linear", "2,359,296", "0.0993"), ("0.bias", "bias", "64", "0.5")]
+
+
+class Terminal(io.StringIO):
+    """What is printed, by what takes it for a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def printed(stream: io.StringIO, *args: object, **options: object) -> str:
+    with redirect_stdout(stream):
+        table(*args, **options)
+    return re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue())  # without colours
+
+
+@pytest.fixture(params=[10, 40, 50, 80, 200])
+def width(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setenv("COLUMNS", str(request.param))
+    return request.param
+
+
+def test_a_narrow_terminal_cuts_no_number(width: int) -> None:
+    head = ("layer", "kind", "size", "probability")
+    lines = printed(Terminal(), ROWS, head, right=(2, 3)).strip().splitlines()
+    assert lines[0].split() == list(head)
+    assert [tuple(line.split()) for line in lines[2:]] == ROWS
+
+
+def test_the_last_column_folds_to_the_terminal(width: int) -> None:
+    words = " ".join(f"word{number}" for number in range(60))
+    lines = printed(Terminal(), [("name", words)]).splitlines()
+    assert max(map(len, lines)) <= max(width, 40)
+    assert " ".join(" ".join(lines).split()) == f"name {words}"
+
+
+def test_a_long_name_leaves_room_for_what_is_said_of_it(width: int) -> None:
+    path = "/a/folder" * 30 + "/digit.png"
+    (line,) = printed(Terminal(), [(path, "3 99.1%, 9 0.5%")]).splitlines()
+    assert line.split(maxsplit=1) == [path, "3 99.1%, 9 0.5%"]
+
+
+def test_a_file_has_no_width_that_a_name_could_exceed() -> None:
+    path = "/a/folder" * 30 + "/digit.png"
+    assert printed(io.StringIO(), [(path, "3")]) == f"{path}  3\n"
+
+
+def test_nothing_is_a_table_too() -> None:
+    assert printed(Terminal(), []).strip() == ""
+    assert printed(Terminal(), [], ("layer", "kind")).split()[:2] == ["layer", "kind"]
