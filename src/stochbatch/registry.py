@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import TypeVar
 
+from stochbatch.plugins import adding, load_plugins
+
 T = TypeVar("T")
 
 
@@ -42,6 +44,8 @@ def check_settings(owner: str, known: Iterable[str], given: Iterable[str]) -> No
 class Registry(Mapping[str, T]):
     """What can be chosen by name, in the order of its registration.
 
+    Plugins are imported when a name is not there, or when all are asked for.
+
     Args:
         noun: what the things are, for messages: ``"network"``.
 
@@ -66,6 +70,7 @@ There are: square
         self.noun = noun
         self._things: dict[str, T] = {}
         self._summaries: dict[str, str] = {}
+        self._origins: dict[str, str | None] = {}
 
     def add(self, name: str, summary: str, thing: T) -> T:
         """Register ``thing`` under ``name``; ``summary`` is one line about it."""
@@ -75,6 +80,7 @@ There are: square
             raise ValueError(f"the summary of {name!r} must be one line, got {summary!r}")
         self._things[name] = thing
         self._summaries[name] = summary
+        self._origins[name] = adding()
         return thing
 
     def register(self, name: str, summary: str) -> Callable[[T], T]:
@@ -86,9 +92,14 @@ There are: square
         self[name]
         return self._summaries[name]
 
+    def origin(self, name: str) -> str | None:
+        """Return the plugin that added ``name``, with its version; None if none did."""
+        self[name]
+        return self._origins[name]
+
     def __getitem__(self, name: str) -> T:
         """Return what is registered under ``name``."""
-        if isinstance(name, str) and name in self._things:
+        if isinstance(name, str) and name in self:
             return self._things[name]
         near = hint(str(name).lower(), self._things) or "."
         raise UnknownNameError(
@@ -97,12 +108,16 @@ There are: square
 
     def __contains__(self, name: object) -> bool:
         """Whether ``name`` is registered."""
+        if name not in self._things:
+            load_plugins()
         return name in self._things
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over the names."""
+        load_plugins()
         return iter(self._things)
 
     def __len__(self) -> int:
         """Return how many there are."""
+        load_plugins()
         return len(self._things)

@@ -87,6 +87,16 @@ def test_trials_that_were_all_resumed_with_another_version_are_spoken_of(tmp_pat
     assert f"PyTorch 1.0 then {torch.__version__} (6)." in layout.cautions[-1]
 
 
+def test_versions_of_a_plugin_are_spoken_of_where_there_are_several(tmp_path: Path) -> None:
+    labels = iter(["mine.py 0123", "mine.py 4567", "mine.py 0123", "other 1.0"])
+
+    def plugged(result: dict[str, Any]) -> None:
+        result["environment"]["plugins"] = [next(labels)]
+
+    layout = changed(tmp_path, plugged, count=4)
+    assert layout.cautions[-1].endswith(": plugin mine.py 0123 (2), 4567 (1).")
+
+
 def test_another_machine_is_not_spoken_of(tmp_path: Path) -> None:
     layout = changed(tmp_path, lambda result: result["environment"].update(processor="another"))
     assert len(layout.cautions) == 1  # that it is a part of the study

@@ -40,9 +40,9 @@ def cautions(outcomes: Sequence[Outcome]) -> list[str]:
         for name, several in sorted(hashes.items())
         if len(several) > 1
     ]
-    differing = [
-        text for name in MADE_WITH if (text := _differing(name, [result for _, result in results]))
-    ]
+    over = [result for _, result in results]
+    differing = [text for name in MADE_WITH if (text := _differing(name, over))]
+    differing += _plugins(over)
     if differing:
         found.append(f"Not all trials were made with the same: {'; '.join(differing)}.")
     return found
@@ -55,6 +55,21 @@ def _differing(name: str, results: Sequence[Result]) -> str:
         return ""
     found = (f"{' then '.join(values)} ({counted[values]})" for values in sorted(counted))
     return f"{MADE_WITH[name]} {', '.join(found)}"
+
+
+def _plugins(results: Sequence[Result]) -> list[str]:
+    """Return plugins of which trials had several versions; those without it do not count."""
+    versions: dict[str, Counter[str]] = {}
+    for result in results:
+        for environment in (*result.earlier_environments, result.environment):
+            for label in environment.get("plugins", ()):
+                name, _, version = label.rpartition(" ")
+                versions.setdefault(name, Counter())[version] += 1
+    return [
+        f"plugin {name} " + ", ".join(f"{one} ({found[one]})" for one in sorted(found))
+        for name, found in sorted(versions.items())
+        if len(found) > 1
+    ]
 
 
 def _values(name: str, result: Result) -> tuple[str, ...]:

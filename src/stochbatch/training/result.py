@@ -17,6 +17,9 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 import stochbatch
+from stochbatch.data import DATASETS
+from stochbatch.nets import NETWORKS
+from stochbatch.optim import METHODS, SCHEDULES
 from stochbatch.training.trial import Trial, last_tenth
 
 
@@ -142,6 +145,18 @@ def environment(device: torch.device, ranks: int = 1) -> dict[str, Any]:
         "ranks": ranks,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
     }
+
+
+def plugins_of(trial: Trial) -> dict[str, list[str]]:
+    """Return the plugins that a trial needs, with their versions, as a part of an environment."""
+    origins = {
+        DATASETS.origin(trial.dataset),
+        NETWORKS.origin(trial.network),
+        METHODS.origin(trial.method),
+        SCHEDULES.origin(trial.schedule),
+    }
+    found = sorted(origin for origin in origins if origin is not None)
+    return {"plugins": found} if found else {}
 
 
 def _revision() -> str | None:

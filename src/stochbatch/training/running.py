@@ -32,7 +32,7 @@ from stochbatch.training.folder import (
 )
 from stochbatch.training.joining import choose_device, joined
 from stochbatch.training.ranks import Ranks, Wishes
-from stochbatch.training.result import Accuracy, Result, environment
+from stochbatch.training.result import Accuracy, Result, environment, plugins_of
 from stochbatch.training.session import Session, Tally
 from stochbatch.training.signals import StopSignals
 from stochbatch.training.trial import Trial
@@ -150,7 +150,7 @@ class _Runner:
         self.checkpoint_seconds = checkpoint_seconds
         self.metrics: list[str] = []
         # Now, as the source may be another when the training is over.
-        self.environment = environment(device, ranks.count)
+        self.environment = environment(device, ranks.count) | plugins_of(trial)
         self.earlier: list[dict[str, Any]] = []  # environments before it was resumed
         self.seconds = 0.0
         self.began = math.inf  # when the epoch under way was begun or resumed

@@ -1,0 +1,155 @@
+"""Invariant: what others add is found by name everywhere, and what it was is written down."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import SCRIPT
+
+PAGE = (Path(__file__).parents[1] / "docs" / "optimizers.md").read_text(encoding="utf-8")
+(OPTIMIZER,) = re.findall(r"```python\n(# signs_sgd.py\n.*?)```", PAGE, re.DOTALL)
+STUDY = """
+title = "Signs"
+[base]
+epochs = 1
+share = 0.1
+width = 0.25
+batch_size = 32
+[[axes]]
+name = "method"
+points = [
+    { label = "SGD", method = "sgd" },
+    { label = "SignSGD", method = "signs", lr = 0.01, settings = { power = 0.5 } },
+]
+[claim]
+axis = "method"
+better = "SignSGD"
+than = "SGD"
+"""
+
+
+def typed(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Call the command in a folder, with variables of the environment."""
+    return subprocess.run(
+        [str(SCRIPT), *words],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
+        capture_output=True,
+        text=True,
+        timeout=250,
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "signs_sgd.py").write_text(OPTIMIZER)
+    (tmp_path / "mine.toml").write_text(STUDY)
+    return tmp_path
+
+
+def environments(folder: Path) -> dict[str, dict]:
+    found = [json.loads(path.read_text()) for path in folder.glob("runs/*/result.json")]
+    return {result["trial"]["method"]: result["environment"] for result in found}
+
+
+def test_a_file_joins_a_comparison(folder: Path) -> None:
+    variables = {"STOCHBATCH_PLUGINS": "signs_sgd.py"}
+    options = ("mine.toml", "--trials", "1")
+    done = typed(folder, "study", "run", *options, "--workers", "2", "--quiet", **variables)
+    assert "2 finished" in done.stdout, done.stderr
+    found = environments(folder)
+    (label,) = found["signs"]["plugins"]
+    assert label.split()[0] == "signs_sgd.py"
+    assert len(label.split()[1]) == 12
+    assert "plugins" not in found["sgd"]
+    reported = typed(folder, "report", *options, **variables)
+    assert reported.returncode == 0, reported.stderr
+    assert "SignSGD" in (folder / "reports/mine-paper-part/table.md").read_text()
+
+
+def test_a_package_is_found_by_its_entry_point(folder: Path) -> None:
+    facts = folder / "signs-1.5.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: signs\nVersion: 1.5\n")
+    (facts / "entry_points.txt").write_text("[stochbatch]\nsigns = signs_sgd\n")
+    words = ("train", "--method", "signs", "--epochs", "1", "--share", "0.1", "--quiet")
+    done = typed(folder, *words, PYTHONPATH=str(folder))
+    assert done.returncode == 0, done.stderr
+    assert environments(folder)["signs"]["plugins"] == ["signs 1.5"]
+
+
+def test_a_module_is_listed_with_its_settings(folder: Path) -> None:
+    variables = {"STOCHBATCH_PLUGINS": " signs_sgd ,", "PYTHONPATH": str(folder)}
+    listed = typed(folder, "list", "methods", "--settings", **variables).stdout
+    assert "The sign of the gradient alone." in listed
+    assert ["signs", "power", "1.0"] in [line.split() for line in listed.splitlines()]
+
+
+def test_without_it_the_name_is_not_there(folder: Path) -> None:
+    done = typed(folder, "train", "--method", "signs")
+    assert done.returncode == 1
+    assert "no method is called 'signs'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "says"),
+    [
+        ("import nothing_like_this", "broken.py", "ModuleNotFoundError: No module named 'nothing"),
+        ("1 / 0", "broken.py", "ZeroDivisionError: division by zero"),
+        (
+            "from stochbatch.optim import METHODS\nMETHODS.add('sgd', 'Mine.', METHODS['sgd'])",
+            "broken.py",
+            "ValueError: two methods are called 'sgd'",
+        ),
+        ("", "json.py", "there is a module 'json' already: give the file another name"),
+        ("", "none/of/these.py", "STOCHBATCH_PLUGINS has 'none/of/these.py', which cannot be"),
+        ("", "nothing_like_this", "'nothing_like_this', which cannot be found: there is no such"),
+    ],
+)
+def test_what_cannot_be_imported_is_one_clear_line(
+    text: str, name: str, says: str, folder: Path
+) -> None:
+    if "/" not in name and name.endswith(".py"):
+        (folder / name).write_text(text)
+    # json.py in the current folder must not be in the way of the command itself
+    done = typed(folder, "list", "methods", STOCHBATCH_PLUGINS=name)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert says in done.stderr
+
+
+def test_what_is_there_is_found_without_them(folder: Path) -> None:
+    """A broken plugin is in nobody's way who does not ask for what it may have."""
+    words = ("train", "--epochs", "1", "--share", "0.1", "--quiet")
+    assert typed(folder, *words, STOCHBATCH_PLUGINS="broken.py").returncode == 0
+
+
+def test_a_plugin_that_fails_fails_again(folder: Path) -> None:
+    (folder / "broken.py").write_text("1 / 0")
+    code = """
+from stochbatch.optim import METHODS
+for _ in range(2):
+    try:
+        METHODS["signs"]
+    except ValueError as error:
+        print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env={**os.environ, "STOCHBATCH_PLUGINS": "broken.py"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    first, second = done.stdout.splitlines()
+    assert first == second
+    assert "ZeroDivisionError" in first
