@@ -130,6 +130,17 @@ def test_what_is_there_is_found_without_them(folder: Path) -> None:
     """A broken plugin is in nobody's way who does not ask for what it may have."""
     words = ("train", "--epochs", "1", "--share", "0.1", "--quiet")
     assert typed(folder, *words, STOCHBATCH_PLUGINS="broken.py").returncode == 0
+    (folder / "cifar-10-binary.tar.gz").write_bytes(b"loose, and not the published file")
+    loading = 'from stochbatch import data; data.load("cifar10", ".")'
+    done = subprocess.run(
+        [sys.executable, "-c", loading],
+        cwd=folder,
+        env={**os.environ, "STOCHBATCH_PLUGINS": "broken.py"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "HashError" in done.stderr.splitlines()[-1]
 
 
 def test_a_plugin_that_fails_fails_again(folder: Path) -> None:
@@ -153,3 +164,129 @@ for _ in range(2):
     first, second = done.stdout.splitlines()
     assert first == second
     assert "ZeroDivisionError" in first
+
+
+PACKAGE = {
+    "pk/__init__.py": "from pk import parts",
+    "pk/parts.py": OPTIMIZER + "\nimport stochbatch.nets\nimport stochbatch.data\n",
+}
+
+
+def said(folder: Path, code: str, plugins: str, **variables: str) -> list[str]:
+    """Return the lines that a program prints, with these plugins."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env={**os.environ, "STOCHBATCH_PLUGINS": plugins, **variables},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_what_came_with_it_is_its_own_and_nothing_else(folder: Path) -> None:
+    for name, text in PACKAGE.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    code = """
+from stochbatch.optim import METHODS
+print(METHODS.origin("signs"))
+from stochbatch.nets import NETWORKS
+from stochbatch.data import DATASETS
+print(NETWORKS.origin("vgg11"), DATASETS.origin("digits"), METHODS.origin("sgd"))
+"""
+    origins = []
+    for _ in range(2):
+        first, others = said(folder, code, "pk.parts")
+        assert others == "None None None"
+        origins.append(first.split())
+        with (folder / "pk/parts.py").open("a") as file:
+            file.write("# another version")
+    assert [name for name, _ in origins] == ["pk.parts"] * 2
+    assert origins[0][1] != origins[1][1]
+
+
+def test_a_file_that_was_imported_already_is_in_nobodys_way(folder: Path) -> None:
+    code = "import signs_sgd\nfrom stochbatch.optim import METHODS\nprint('signs' in list(METHODS))"
+    assert said(folder, code, "signs_sgd.py") == ["True"]
+
+
+def test_what_it_raises_is_raised_again(folder: Path) -> None:
+    (folder / "bad").mkdir()
+    (folder / "bad/__init__.py").write_text("1 / 0")
+    (folder / "leaving.py").write_text("raise SystemExit(3)")
+    code = """
+from stochbatch.optim import METHODS
+for _ in range(2):
+    try:
+        METHODS["signs"]
+    except BaseException as error:
+        print(type(error).__name__)
+"""
+    assert said(folder, code, "bad.parts") == ["PluginError"] * 2
+    assert said(folder, code, "leaving.py") == ["SystemExit"] * 2
+
+
+SCHEDULES = """
+from torch.optim import lr_scheduler as s
+from stochbatch.optim import SCHEDULES
+
+@SCHEDULES.register("warm", "Up for two epochs, then down.")
+def warm(optimizer, epochs, *, start=0.1):
+    up = s.LinearLR(optimizer, start, total_iters=2)
+    return s.SequentialLR(optimizer, [up, s.CosineAnnealingLR(optimizer, epochs)], [2])
+
+@SCHEDULES.register("restarts", "Down, again and again.")
+def restarts(optimizer, epochs, *, end_lr=None):
+    return s.CosineAnnealingWarmRestarts(optimizer, 2, 2, eta_min=end_lr or 0.0)
+"""
+
+
+@pytest.mark.parametrize("schedule", ["warm", "restarts"])
+def test_a_schedule_of_others_goes_on_where_it_was(schedule: str, folder: Path) -> None:
+    (folder / "rates.py").write_text(SCHEDULES)
+    code = f"""
+import os, signal
+from stochbatch.training import Interrupted, Progress, Trial, run
+
+class Stop(Progress):
+    def epoch(self, metrics):
+        if metrics["epoch"] in (1, 3):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+trial = Trial(epochs=6, share=0.1, batch_size=32, width=0.25, schedule={schedule!r})
+whole = run(trial, "whole")
+for _ in range(2):
+    try:
+        run(trial, "parts", progress=Stop())
+    except Interrupted:
+        print("stopped")
+parts = run(trial, "parts")
+print(whole.weights_sha256 == parts.weights_sha256)
+print([name.split()[0] for name in parts.environment["plugins"]])
+"""
+    assert said(folder, code, "rates.py") == ["stopped", "stopped", "True", "['rates.py']"]
+
+
+def test_a_name_of_the_main_program_alone_is_a_clear_failure(folder: Path) -> None:
+    text = """
+if __name__ == "__main__":
+    exec(open("signs_sgd.py").read())
+    from stochbatch.studies import SCALES, Study, collect
+    from stochbatch.studies.local import run_trials
+    results = collect(Study.from_file("mine.toml"), SCALES["paper"], "runs", repetitions=1)
+    count = run_trials(results.missing, "runs", workers=1)
+    print(count.finished, count.failed, *count.errors)
+"""
+    (folder / "main.py").write_text(text)
+    done = subprocess.run(
+        [sys.executable, "main.py"], cwd=folder, capture_output=True, text=True, timeout=200
+    )
+    assert done.stdout.startswith("1 1 "), done.stderr
+    assert (
+        "a process of the study cannot make the trial: no method is called 'signs'" in done.stdout
+    )
+    (error,) = folder.glob("runs/*/error.json")
+    assert "no method is called 'signs'" in error.read_text()

@@ -12,10 +12,12 @@ import hashlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from threading import RLock
+from types import ModuleType
 
 GROUP = "stochbatch"
 VARIABLE = "STOCHBATCH_PLUGINS"
@@ -45,16 +47,26 @@ def load_plugins() -> None:
             return
         _begun = True
         try:
+            _import_own_things()
             for label, load in _found():
                 _load(label, load)
         except PluginError as error:
             _failure = error
+            raise
+        except BaseException:
+            _begun = False
             raise
 
 
 def adding() -> str | None:
     """Return the plugin that is being imported, with its version; None if there is none."""
     return _adding
+
+
+def _import_own_things() -> None:
+    """Import what comes with this package, or it would seem to come with the first plugin."""
+    for name in ("data", "nets", "optim"):
+        importlib.import_module(f"stochbatch.{name}")
 
 
 def _load(label: str, load: Callable[[], object]) -> None:
@@ -99,24 +111,38 @@ def _own(name: str) -> tuple[str, Callable[[], object]]:
     try:
         if name.endswith(".py"):
             path = Path(name)
-            digest = _digest(path)
-            return f"{path.name} {digest}", lambda: _import_file(path)
-        spec = importlib.util.find_spec(name)
+            return f"{path.name} {_digest([path])}", lambda: _import_file(path)
+        # Of the package that it is in: to look for a part of it would import it.
+        spec = importlib.util.find_spec(name.partition(".")[0])
         if spec is None:
             raise ImportError("there is no such module")
-        digest = _digest(Path(spec.origin)) if spec.has_location and spec.origin else ""
+        digest = _digest(_sources(spec))
     except (ImportError, OSError, ValueError) as error:
         raise PluginError(f"{VARIABLE} has {name!r}, which cannot be found: {error}") from error
-    return f"{name} {digest}".strip(), lambda: importlib.import_module(name)
+    return f"{name} {digest}", lambda: importlib.import_module(name)
 
 
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:_DIGITS]
+def _sources(spec: ModuleSpec) -> list[Path]:
+    """Return the files of a module, or all those of a package."""
+    folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
+    if folders:
+        return [path for folder in folders for path in sorted(folder.rglob("*.py"))]
+    return [Path(spec.origin)] if spec.has_location and spec.origin else []
+
+
+def _digest(paths: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:_DIGITS]
 
 
 def _import_file(path: Path) -> None:
     name = path.stem
-    if name in sys.modules:
+    there = sys.modules.get(name)
+    if there is not None and _is_of(there, path):
+        return  # somebody has imported it: what it registers is registered
+    if there is not None:
         raise ImportError(f"there is a module {name!r} already: give the file another name")
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
@@ -128,3 +154,8 @@ def _import_file(path: Path) -> None:
     except BaseException:
         del sys.modules[name]
         raise
+
+
+def _is_of(module: ModuleType, path: Path) -> bool:
+    file = getattr(module, "__file__", None)
+    return file is not None and Path(file).resolve() == path.resolve()

@@ -97,6 +97,10 @@ There are: square
         self[name]
         return self._origins[name]
 
+    def there(self) -> list[T]:
+        """Return what is registered by now; no plugin is imported for it."""
+        return list(self._things.values())
+
     def __getitem__(self, name: str) -> T:
         """Return what is registered under ``name``."""
         if isinstance(name, str) and name in self:

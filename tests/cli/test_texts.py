@@ -26,10 +26,16 @@ def printed(stream: io.StringIO, *args: object, **options: object) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue())  # without colours
 
 
-@pytest.fixture(params=[10, 40, 50, 80, 200])
-def width(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setenv("COLUMNS", str(request.param))
+@pytest.fixture(params=["xterm-256color", "dumb"])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("TERM", request.param)
     return request.param
+
+
+@pytest.fixture(params=[10, 40, 50, 80, 200])
+def width(request: pytest.FixtureRequest, kind: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setenv("COLUMNS", str(request.param))
+    return request.param if kind != "dumb" else 80  # which rich takes for its width
 
 
 def test_a_narrow_terminal_cuts_no_number(width: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from dataclasses import replace
 
 import pytest
 
@@ -20,6 +21,13 @@ PUBLISHED = {
 
 def test_these_are_all() -> None:
     assert list(data.DATASETS) == list(PUBLISHED)
+
+
+def test_an_entry_is_registered_under_its_own_name_alone() -> None:
+    """Else its cache would be another's."""
+    with pytest.raises(ValueError, match="'cifar10' cannot be registered as 'mine'"):
+        data.DATASETS.add("mine", "Mine.", replace(data.DATASETS["cifar10"], shape=(1, 32, 32)))
+    assert "mine" not in data.DATASETS
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -131,9 +131,10 @@ def test_exact_sbs_needs_samples_and_a_gradient_that_fits() -> None:
             optimizer.step(samples)
     assert optimizer.steps == 0
     assert torch.equal(parameter, torch.ones(3))
-    optimizer = ExactSBS([parameter], lambda samples: [None])
-    with pytest.raises(ValueError, match=re.escape("of shapes [(3,)], got [None]")):
-        optimizer.step([1])
+    for other, name in ((None, "NoneType"), (np.ones(3), "ndarray"), (np.ones(1), "ndarray")):
+        optimizer = ExactSBS([parameter], lambda samples, other=other: [other])
+        with pytest.raises(ValueError, match=re.escape(f"of shapes [(3,)], got ['{name}']")):
+            optimizer.step([1])
 
 
 def test_exact_sbs_takes_any_whole_numbers() -> None:

@@ -1,12 +1,16 @@
 """Invariant: a method's name gives its optimizer, its settings and what it asks of a network."""
 
+import inspect
 import re
+from collections.abc import Iterator
 
 import pytest
 import torch
 from torch import nn
 
-from stochbatch.optim import METHODS, SBS, AccSGD, AlternatingSGD, EntropySGD
+from stochbatch.optim import METHODS, SBS, AccSGD, AlternatingSGD, EntropySGD, Method
+from stochbatch.studies import SCALES, Study
+from stochbatch.training import Trial, TrialError
 
 OPTIMIZERS = {
     "sgd": torch.optim.SGD,
@@ -69,6 +73,59 @@ def test_momentum_reaches_those_that_have_it_and_is_refused_by_the_others() -> N
             assert name in ("acc-sgd", "alternating", "adam")
             with pytest.raises(ValueError, match="has no momentum, got momentum=0.9"):
                 method.optimizer(nn.Linear(1, 1), momentum=0.9)
+
+
+class Plain(torch.optim.SGD):
+    """Somebody else's optimizer: a setting without default, and any others."""
+
+    def __init__(self, params, lr, power, **others):
+        super().__init__(params, lr)
+
+
+def test_weight_decay_is_refused_by_those_that_have_none() -> None:
+    method, model = Method("Plain", Plain), torch.nn.Linear(1, 1)
+    assert method.common == ("lr",)
+    assert method.settings == {"power": inspect.Parameter.empty}
+    with pytest.raises(ValueError, match="Plain has no weight decay, got weight_decay=0.1"):
+        method.optimizer(model, weight_decay=0.1, power=2)
+    assert isinstance(method.optimizer(model, power=2), Plain)
+
+
+def test_a_method_with_a_closure_says_how_often_it_is_called() -> None:
+    with pytest.raises(ValueError, match="Plain takes a closure: its setting L must say how"):
+        Method("Plain", Plain, closure=True)
+
+
+@pytest.fixture
+def plain() -> Iterator[None]:
+    METHODS.add("plain", "For a while.", Method("Plain", Plain))
+    yield
+    for held in (METHODS._things, METHODS._summaries, METHODS._origins):
+        del held["plain"]
+
+
+def test_in_a_trial_what_has_no_default_must_be_set(plain: None) -> None:
+    with pytest.raises(TrialError, match="power has no default: set it"):
+        Trial(method="plain", weight_decay=0)
+    with pytest.raises(TrialError, match="Plain has no weight decay, got weight_decay=0.0005"):
+        Trial(method="plain", settings={"power": 2})
+    assert Trial(method="plain", weight_decay=0, settings={"power": 2}).settings == {"power": 2}
+    study = Study.from_text(
+        """
+        title = "Plain"
+        [base]
+        momentum = 0.9
+        [[axes]]
+        name = "method"
+        points = [
+            { label = "SGD", method = "sgd" },
+            { label = "Plain", method = "plain", settings = { power = 2 } },
+        ]
+        """,
+        "plain",
+    )
+    trials = [cell.trial(0) for cell in study.cells(SCALES["paper"])]
+    assert [(trial.momentum, trial.weight_decay) for trial in trials] == [(0.9, 5e-4), (0.0, 0.0)]
 
 
 def test_sbs_gets_its_layers_by_kind_and_its_epochs_from_the_training() -> None:

@@ -49,8 +49,8 @@ def test_what_is_as_expected_is_not_spoken_of() -> None:
             "between them is not one of methods alone.",
         ),
         (
-            lambda result: result["environment"].update(revision="0123456789abcdef"),
-            "0123456789ab (1)",
+            lambda result: result["environment"].update(revision="0123456789" * 4),
+            "012345678901 (1)",
         ),
         (
             lambda result: result["environment"].update(revision=f"{'01' * 20}-dirty"),
@@ -87,11 +87,27 @@ def test_trials_that_were_all_resumed_with_another_version_are_spoken_of(tmp_pat
     assert f"PyTorch 1.0 then {torch.__version__} (6)." in layout.cautions[-1]
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("2.14.0.dev20260101+cu128", "2.14.0.dev20260301+cu128"),
+        ("2.13.0+rocm6.3", "2.13.0+rocm6.4"),
+    ],
+)
+def test_builds_that_begin_alike_are_told_apart(one: str, other: str, tmp_path: Path) -> None:
+    builds = iter([one, other] * 3)
+    layout = changed(
+        tmp_path, lambda result: result["environment"].update(torch=next(builds)), count=6
+    )
+    assert f"PyTorch {one} (3), {other} (3)." in layout.cautions[-1]
+
+
 def test_versions_of_a_plugin_are_spoken_of_where_there_are_several(tmp_path: Path) -> None:
     labels = iter(["mine.py 0123", "mine.py 4567", "mine.py 0123", "other 1.0"])
 
     def plugged(result: dict[str, Any]) -> None:
         result["environment"]["plugins"] = [next(labels)]
+        result["earlier_environments"] = [result["environment"]]  # which is one trial all the same
 
     layout = changed(tmp_path, plugged, count=4)
     assert layout.cautions[-1].endswith(": plugin mine.py 0123 (2), 4567 (1).")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,14 @@ import filelock
 import pytest
 
 from stochbatch.studies import ray_task
-from stochbatch.studies.ray_task import board_class, marked, train_on_node, versions, what_is_wrong
+from stochbatch.studies.ray_task import (
+    UNFIT,
+    board_class,
+    marked,
+    train_on_node,
+    versions,
+    what_is_wrong,
+)
 from stochbatch.training import RunError
 from stochbatch.training.folder import LOCK
 from tests.training.runs import small_trial
@@ -24,6 +32,7 @@ def order(mark: Path, **changes: Any) -> dict[str, Any]:
         "lock_seconds": 0.1,
         "told_every": 60.0,
         "versions": versions(),
+        "plugins": [],
         "threads": 1,
         "options": {"device": "cpu"},
     }
@@ -49,6 +58,18 @@ def test_a_trial_is_trained_and_told_of(tmp_path: Path) -> None:
     assert text.endswith(" %")
     assert told.board.read() == {small_trial(epochs=1).hash: 0}  # epoch 1 came too soon after it
     assert told.board.read() == {}
+
+
+def test_a_node_without_a_name_of_the_study_says_which(tmp_path: Path) -> None:
+    text = small_trial(epochs=1).to_json().replace('"method":"sgd"', '"method":"signs"')
+    with marked(tmp_path) as mark:
+        status, said = train_on_node(order(mark, trial=text), Told())
+        assert status == UNFIT
+        assert " cannot make a trial of the study: no method is called 'signs'" in said
+        assert f"the node {socket.gethostname()} " in said
+        status, said = train_on_node(order(mark, plugins=["mine 1.0"]), Told())
+    assert status == UNFIT
+    assert said.endswith("has the plugins (none), where the study was started they are mine 1.0")
 
 
 def test_the_mark_is_there_as_long_as_it_is_needed(tmp_path: Path) -> None:

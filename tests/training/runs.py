@@ -17,7 +17,7 @@ def lasting(folder: Path) -> dict[str, Any]:
     """Return everything that a run left but for times and environments."""
     result = json.loads((folder / "result.json").read_text())
     for name in ("times", "environment", "earlier_environments"):
-        del result[name]
+        result.pop(name, None)
     metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     for line in metrics:
         del line["seconds"], line["images_per_second"]

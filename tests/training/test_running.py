@@ -66,7 +66,7 @@ def test_a_run_resumed_elsewhere_knows_where_it_was_begun(tmp_path: Path) -> Non
     trial = small_trial()
     threads = torch.get_num_threads()
     try:
-        for count, place in ((3, (0, 4)), (3, (1, 2)), (2, (1, 4))):
+        for count, place in ((3, (0, 4)), (3, (1, 2)), (2, (1, 4)), (3, (2, 2))):
             torch.set_num_threads(count)
             with pytest.raises(Interrupted):
                 run(trial, tmp_path, device="cpu", progress=Witness(terminate, place))
@@ -75,7 +75,7 @@ def test_a_run_resumed_elsewhere_knows_where_it_was_begun(tmp_path: Path) -> Non
     finally:
         torch.set_num_threads(threads)
     assert result.environment["threads"] == 1
-    assert [before["threads"] for before in result.earlier_environments] == [3, 2]
+    assert [before["threads"] for before in result.earlier_environments] == [3, 2, 3]
     assert read_run(result.folder).result == result
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -80,4 +81,6 @@ def _settings(what: Listed, name: str) -> dict[str, Any]:
 
 
 def _default(value: object) -> str:
+    if value is inspect.Parameter.empty:
+        return "none: must be set"
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

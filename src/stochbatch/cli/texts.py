@@ -72,7 +72,8 @@ def table(
     whole = [row for row in (*cells, head) if row and len(row) == columns]
     last = max((cell_len(str(row[-1])) for row in whole), default=0)
     natural = console.measure(shown, options=console.options.update(width=UNBOUNDED)).maximum
-    console.width = max(console.width, natural - max(0, last - LEAST))
+    # (Its width alone would count for nothing where TERM is dumb.)
+    console.size = (max(console.width, natural - max(0, last - LEAST)), console.height)
     with console.capture() as captured:
         console.print(shown)
     typer.echo("\n".join(line.rstrip() for line in captured.get().strip("\n").splitlines()))

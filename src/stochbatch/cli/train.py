@@ -214,6 +214,7 @@ def _announce(trial: Trial, folder: Path, dry_run: bool, quiet: bool) -> None:
 def _trial(options: dict[str, Any]) -> Trial:
     """Return the trial of the file, if there is one, with what the command line says instead."""
     from stochbatch.training import Trial
+    from stochbatch.training.trial import check_falling
 
     given = {name: options[name] for name in Trial.model_fields if options[name] not in (None, [])}
     if "precision" in given:
@@ -227,6 +228,8 @@ def _trial(options: dict[str, Any]) -> Trial:
             fields.pop(its, None)  # they are another method's
         if its in given:
             given[its] = {**fields.get(its, {}), **parse_settings(given[its])}
+    if "lr" in given and "schedule_settings" not in given:
+        check_falling(given["lr"], fields.get("schedule_settings", {}))  # of the file's rate
     return Trial(**{**fields, **given})
 
 

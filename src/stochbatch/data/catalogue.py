@@ -72,7 +72,18 @@ class Dataset:
         return tuple(dict.fromkeys(self.train.files + self.test.files))
 
 
-DATASETS: Registry[Dataset] = Registry("data set")
+class _Datasets(Registry[Dataset]):
+    def add(self, name: str, summary: str, thing: Dataset) -> Dataset:
+        """Register a data set under its own name, by which its folder is called, too."""
+        if thing.name != name:
+            raise ValueError(
+                f"the data set {thing.name!r} cannot be registered as {name!r}: its files and its "
+                f"cache would be those of {thing.name!r}. Give it the name too"
+            )
+        return super().add(name, summary, thing)
+
+
+DATASETS: Registry[Dataset] = _Datasets("data set")
 
 DIGITS = tuple("0123456789")
 

@@ -76,7 +76,7 @@ def _download(file: SourceFile, folder: Path, progress: bool) -> Path:
 
 def _fetch(file: SourceFile, progress: bool, target: BinaryIO) -> None:
     """Write what the address has into an open file, and raise if that is not the published one."""
-    download = optional("pooch").HTTPDownloader(progressbar=progress)
+    download = optional("pooch.downloaders").choose_downloader(file.url, progressbar=progress)
     download(file.url, target, None)
     target.flush()
     found = sha256_of(Path(target.name))

@@ -53,10 +53,10 @@ def _of_another(entry: Dataset, file: SourceFile, path: Path) -> bool:
     # MNIST and Fashion-MNIST call their files alike: one must not be taken for the other.
     others = {
         candidate.sha256
-        for other in DATASETS.values()
+        for other in DATASETS.there()
         if other.name != entry.name
         for candidate in other.files
-        if candidate.name == file.name
+        if candidate.name == file.name and candidate.sha256 != file.sha256
     }
     return bool(others) and sha256_of(path) in others
 

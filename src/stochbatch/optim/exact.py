@@ -127,7 +127,9 @@ class ExactSBS(CheckedOptimizer):
         with torch.enable_grad():
             gradients = list(self.gradient(samples))
         expected = [tuple(member.tensor.shape) for member in self._members()]
-        found = [tuple(one.shape) if isinstance(one, Tensor) else one for one in gradients]
+        found = [
+            tuple(one.shape) if isinstance(one, Tensor) else type(one).__name__ for one in gradients
+        ]
         if found != expected:
             raise ValueError(
                 f"gradient must return one tensor a parameter, of shapes {expected}, got {found}"

@@ -54,13 +54,21 @@ class Method:
     closure: bool = False
     """Whether a step evaluates several batches through a closure."""
 
+    def __post_init__(self) -> None:
+        """Refuse what no training could use."""
+        if self.closure and "L" not in self.settings:
+            raise ValueError(
+                f"{self.title} takes a closure: its setting L must say how often it calls it"
+            )
+
     @property
     def settings(self) -> dict[str, Any]:
-        """Return the names of all settings with their defaults."""
+        """Return the names of all settings with their defaults, or `inspect.Parameter.empty`."""
         own = {
             name: option.default
             for name, option in inspect.signature(self.make).parameters.items()
             if name not in (*_NOT_SETTINGS, *self.hidden)
+            and option.kind not in (option.VAR_POSITIONAL, option.VAR_KEYWORD)
         }
         return {**own, **self.presets, **self.network}
 
@@ -86,14 +94,17 @@ class Method:
     ) -> Optimizer:
         """Return the optimizer of ``model``'s parameters.
 
-        A momentum other than 0 is refused by methods that have none. ``hidden`` options
-        may be given too.
+        A momentum or weight decay other than 0 is refused by methods that have none. ``hidden``
+        options may be given too.
         """
         given = {name: value for name, value in settings.items() if name not in self.hidden}
         self.check_settings(given)
         common = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "seed": seed}
-        if momentum and "momentum" not in self.common:
-            raise ValueError(f"{self.title} has no momentum, got momentum={momentum}")
+        for name in ("momentum", "weight_decay"):
+            if common[name] and name not in self.common:
+                raise ValueError(
+                    f"{self.title} has no {name.replace('_', ' ')}, got {name}={common[name]}"
+                )
         options = {name: common[name] for name in self.common}
         options |= {**self.presets, **settings}
         params = param_groups(model) if self.by_kind else model.named_parameters()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
+from itertools import groupby
 
 from stochbatch.studies.results import Outcome
 from stochbatch.training import Result
@@ -53,7 +55,9 @@ def _differing(name: str, results: Sequence[Result]) -> str:
     counted = Counter(_values(name, result) for result in results)
     if len({value for values in counted for value in values}) < 2:
         return ""
-    found = (f"{' then '.join(values)} ({counted[values]})" for values in sorted(counted))
+    found = (
+        f"{' then '.join(map(_short, values))} ({counted[values]})" for values in sorted(counted)
+    )
     return f"{MADE_WITH[name]} {', '.join(found)}"
 
 
@@ -61,10 +65,10 @@ def _plugins(results: Sequence[Result]) -> list[str]:
     """Return plugins of which trials had several versions; those without it do not count."""
     versions: dict[str, Counter[str]] = {}
     for result in results:
-        for environment in (*result.earlier_environments, result.environment):
-            for label in environment.get("plugins", ()):
-                name, _, version = label.rpartition(" ")
-                versions.setdefault(name, Counter())[version] += 1
+        environments = (*result.earlier_environments, result.environment)
+        labels = {label for one in environments for label in one.get("plugins", ())}
+        for name, _, version in (label.rpartition(" ") for label in labels):
+            versions.setdefault(name, Counter())[version] += 1
     return [
         f"plugin {name} " + ", ".join(f"{one} ({found[one]})" for one in sorted(found))
         for name, found in sorted(versions.items())
@@ -75,11 +79,10 @@ def _plugins(results: Sequence[Result]) -> list[str]:
 def _values(name: str, result: Result) -> tuple[str, ...]:
     """Return the values of a trial, of which it has several if it was resumed with another."""
     environments = (*result.earlier_environments, result.environment)
-    values = (_short(str(one.get(name) or "unknown")) for one in environments)
-    return tuple(dict.fromkeys(values))
+    values = (str(one.get(name) or "unknown") for one in environments)
+    return tuple(value for value, _ in groupby(values))
 
 
 def _short(value: str) -> str:
     """Return a value, a hash of 40 digits by its first ones, but with what is said after it."""
-    begin, dash, rest = value.partition("-")
-    return f"{begin[:12]}{dash}{rest}"
+    return re.sub(r"^([0-9a-f]{12})[0-9a-f]{28}\b", r"\1", value)

@@ -35,7 +35,9 @@ from stochbatch.training import Interrupted, Trial
 from stochbatch.training.joining import choose_device
 from stochbatch.training.signals import StopSignals
 
-BUSY = "busy"
+BUSY, UNKNOWN = "busy", "unknown"
+"""Answers besides those of :func:`~stochbatch.studies.engine.train`: others are at work on the
+trial; it cannot be made here."""
 ENDING_SECONDS = 30.0
 """So long a process with a broken device may take to end by itself."""
 LOCK_SECONDS = 10.0
@@ -164,6 +166,9 @@ class _Engine:
             self._put_off(trial)
             self._give(worker)
             return
+        if what == UNKNOWN:
+            what = "failed"
+            record(self.root / trial.folder, content)
         self._over(trial, what, content)
         if what == "failed" and keeps_faults(self._options(worker.place)):
             self._replace(worker)
@@ -242,7 +247,11 @@ def _work(pipe: Connection, root: str, threads: int, options: dict[str, Any]) ->
         if order is None:
             return
         text, patient = order
-        trial = Trial.from_text(text, "json")
+        try:
+            trial = Trial.from_text(text, "json")
+        except ValueError as error:  # a name that is registered where the study was started alone
+            pipe.send((UNKNOWN, f"a process of the study cannot make the trial: {error}"))
+            continue
         try:
             if not patient and not is_free(Path(root) / trial.folder, LOCK_SECONDS):
                 pipe.send((BUSY, ""))

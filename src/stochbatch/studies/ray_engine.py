@@ -41,6 +41,7 @@ from stochbatch.studies.ray_task import (
     versions,
 )
 from stochbatch.training import Trial
+from stochbatch.training.result import plugins_of
 from stochbatch.training.signals import StopSignals
 
 RETRIES = 10
@@ -176,7 +177,8 @@ class _Engine:
     def _hand_out(self, workers: int) -> None:
         while self.waiting and len(self.under_way) < workers:
             trial = self.waiting.pop()
-            order = {**self.order, "trial": trial.to_json()}
+            plugins = plugins_of(trial).get("plugins", [])
+            order = {**self.order, "trial": trial.to_json(), "plugins": plugins}
             self.under_way[self.task.remote(order, self.board)] = trial
 
     def _hear(self, one: Any) -> None:

@@ -24,6 +24,7 @@ import stochbatch
 from stochbatch.studies.engine import Answer, is_free, train
 from stochbatch.training import Interrupted, Trial
 from stochbatch.training.errors import RunError
+from stochbatch.training.result import plugins_of
 
 STOPPED, UNFIT = "stopped", "unfit"
 """Answers besides those of :func:`~stochbatch.studies.engine.train`: saved and stopped as it was
@@ -100,7 +101,16 @@ def train_on_node(order: dict[str, Any], board: Any) -> Answer:
     wrong = what_is_wrong(order)
     if wrong is not None:
         return UNFIT, f"the node {socket.gethostname()} {wrong}"
-    trial = Trial.from_text(order["trial"], "json")
+    try:
+        trial = Trial.from_text(order["trial"], "json")
+        plugins = plugins_of(trial).get("plugins", [])
+    except ValueError as error:
+        return UNFIT, f"the node {socket.gethostname()} cannot make a trial of the study: {error}"
+    if plugins != order["plugins"]:
+        return UNFIT, (
+            f"the node {socket.gethostname()} has the plugins {', '.join(plugins) or '(none)'}, "
+            f"where the study was started they are {', '.join(order['plugins']) or '(none)'}"
+        )
     root = Path(order["root"])
     try:
         wait = is_free(root / trial.folder, order["lock_seconds"])

@@ -257,11 +257,10 @@ def _merged(*parts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _possible(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields without a momentum where the method has none."""
-    method = fields.get("method", "sgd")
-    if "momentum" in fields and "momentum" not in METHODS[method].common:
-        return {**fields, "momentum": 0.0}
-    return fields
+    """Return the fields without a momentum or weight decay where the method has none."""
+    common = METHODS[fields.get("method", "sgd")].common
+    absent = {name: 0.0 for name in ("momentum", "weight_decay") if name not in common}
+    return {**fields, **absent}
 
 
 def _one_line(error: ValidationError) -> str:

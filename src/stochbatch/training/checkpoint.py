@@ -74,12 +74,16 @@ def load(folder: Path, device: torch.device, *, put_aside: bool = False) -> Load
     Raises:
         RunError: a good checkpoint cannot be read, or not by this version.
     """
-    damaged = []
-    for path in _newest_first(folder):
+    damaged: list[str] = []
+    listed = _newest_first(folder)
+    while listed:
+        path = listed.pop(0)
         try:
             content = path.read_bytes()
         except FileNotFoundError:
-            continue  # whoever trains has saved newer ones in the meantime
+            listed = _newest_first(folder)  # whoever trains has saved newer ones
+            damaged.clear()
+            continue
         except OSError as error:
             raise RunError(f"{path} cannot be read: {error.strerror or error}") from error
         if hashlib.sha256(content).hexdigest()[:_DIGITS] != path.stem.rsplit("-", 1)[1]:
@@ -133,10 +137,10 @@ def _note(damaged: list[str], what: str) -> str | None:
 
 
 def _newest_first(folder: Path) -> list[Path]:
-    found = [(_NAME.fullmatch(path.name), path) for path in folder.glob("checkpoint-*.pt")]
-    ages = [
-        (int(match[1]), int(match[2]), path.stat().st_mtime_ns, path)
-        for match, path in found
-        if match is not None
-    ]
+    ages = []
+    for path in folder.glob("checkpoint-*.pt"):
+        match = _NAME.fullmatch(path.name)
+        if match is not None:
+            with suppress(FileNotFoundError):  # whoever trains may remove it
+                ages.append((int(match[1]), int(match[2]), path.stat().st_mtime_ns, path))
     return [path for *_, path in sorted(ages, reverse=True)]

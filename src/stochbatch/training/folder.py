@@ -151,6 +151,8 @@ class RunFolder:
     @cached_property
     def _last(self) -> dict[str, Any]:
         state, _ = checkpoint.load(self.folder, torch.device("cpu"))
+        if state is None and (self.folder / RESULT).exists():
+            raise RunError(f"{self.folder} was finished in this moment: ask again")
         if state is None:
             raise RunError(f"{self.folder} has no weights yet: train it for an epoch at least")
         return state

@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+)
 
 import stochbatch
 from stochbatch.data import DATASETS
@@ -125,6 +132,14 @@ class Result(BaseModel):
         """Return the result, which then knows where it lies."""
         self._folder = folder
         return self
+
+    @model_serializer(mode="wrap")
+    def _serialised(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out a field that joined later where it says nothing: others can read the rest."""
+        fields: dict[str, Any] = handler(self)
+        if not fields["earlier_environments"]:
+            del fields["earlier_environments"]
+        return fields
 
     def as_trial(self) -> Trial:
         """Return the trial."""

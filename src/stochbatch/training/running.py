@@ -213,8 +213,9 @@ class _Runner:
             self.session.load(state)
             place = Place(state["epoch"], state["step"])
             self.metrics, self.seconds = state["metrics"], state["seconds"]
-            before = json.loads(state.get("environments", "[]"))
-            self.earlier = [other for other in before if other != self.environment]
+            self.earlier = json.loads(state.get("environments", "[]"))
+            if self.earlier and self.earlier[-1] == self.environment:
+                self.earlier.pop()
             self._note_saved(place)
         self.ranks.do_first(lambda: write(self.folder / METRICS, "".join(self.metrics)))
         self.progress.begin(

@@ -238,7 +238,7 @@ class Session:
         return {
             "network": self.network.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "schedule": {name: self.schedule.__dict__[name] for name in _SCHEDULE_STATE},
+            "schedule": _plain(self.schedule.state_dict()),
             "scaler": self.scaler.state_dict(),
             "tally": self.ranks.sum(self.tally),
             "normalisation": [list(part) for part in self.batches.normalisation],
@@ -248,7 +248,10 @@ class Session:
         """Go back to where :meth:`state` was taken."""
         self.network.load_state_dict(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.schedule.__dict__.update(state["schedule"])
+        if state["schedule"].keys() == _FORMER_SCHEDULE_STATE:
+            self.schedule.__dict__.update(state["schedule"])
+        else:
+            self.schedule.load_state_dict(state["schedule"])
         # The schedule would warn if its first call came before one of the optimizer's.
         self.optimizer._opt_called = True  # type: ignore[attr-defined]
         self.scaler.load_state_dict(state["scaler"])
@@ -264,9 +267,26 @@ class Session:
             return str(int(torch.stack(bits).sum()))
 
 
-# What a schedule of the same settings does not know by itself. (All of it would include
-# objects that a safe load refuses.)
-_SCHEDULE_STATE = ("last_epoch", "_step_count", "_last_lr")
+_FORMER_SCHEDULE_STATE = {"last_epoch", "_step_count", "_last_lr"}
+"""What checkpoints had of a schedule before there could be schedules of others."""
+
+
+def _plain(value: Any) -> Any:
+    """Return numbers, texts and what is made of them; None for objects, which no safe load takes.
+
+    Those do not change in a training, and a schedule of the same settings has them.
+    """
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items() if _is_plain(one)}
+    if isinstance(value, list | tuple):
+        return type(value)(_plain(one) for one in value)
+    return value if _is_plain(value) else None
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(
+        value, bool | int | float | str | dict | list | tuple | Tensor
+    )
 
 
 def seed_everything(seed: int, purpose: str) -> None:

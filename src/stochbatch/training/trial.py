@@ -121,11 +121,8 @@ class Trial(BaseModel):
         _set(self, "settings", _filled(method.title, method.settings, self.settings))
         defaults = _defaults(SCHEDULES[self.schedule])
         filled = _filled(f"the schedule {self.schedule!r}", defaults, self.schedule_settings)
-        if "end_lr" not in self.schedule_settings and filled.get("end_lr", 0.0) > self.lr:
-            raise ValueError(
-                f"the rate would rise from lr {self.lr:g} to the schedule's end_lr "
-                f"{filled['end_lr']:g}: set end_lr too, or take the schedule 'constant'"
-            )
+        if "end_lr" not in self.schedule_settings:
+            check_falling(self.lr, filled)
         _set(self, "schedule_settings", filled)
         if round(self.share * entry.train.count) < 2:
             raise ValueError(f"share {self.share:g} of {self.dataset} is less than two images")
@@ -261,6 +258,16 @@ def _try_optimizer(trial_json: str) -> None:
     SCHEDULES[trial.schedule](optimizer, trial.epochs, **trial.schedule_settings)
 
 
+def check_falling(lr: float, schedule_settings: Mapping[str, Any]) -> None:
+    """Raise if a schedule ends, by a default, with a higher rate than it begins with."""
+    end = schedule_settings.get("end_lr")
+    if isinstance(end, int | float) and end > lr:
+        raise ValueError(
+            f"the rate would rise from lr {lr:g} to the schedule's end_lr {end:g}: set end_lr "
+            "too, or take the schedule 'constant'"
+        )
+
+
 def _set(trial: Trial, name: str, value: Any) -> None:
     object.__setattr__(trial, name, value)  # frozen for others, not while it is being made
 
@@ -286,6 +293,10 @@ def _canonical(name: str, value: Any, default: Any) -> Any:
 
     2 and 2.0, -0.0 and 0.0 are the same number; a text is no truth value.
     """
+    if value is inspect.Parameter.empty:
+        raise ValueError(f"{name} has no default: set it")
+    if default is inspect.Parameter.empty:
+        default = None if isinstance(value, str | None) else value
     if isinstance(default, str | None) and isinstance(value, str):
         return None if value == NULL else value
     if value is None and isinstance(default, str | None):
