@@ -21,6 +21,9 @@ from stochbatch.studies import SCALES, STUDIES
 from stochbatch.studies.planning import kind_of, measure
 from stochbatch.training import Trial
 
+Forward = dict[tuple[str, str], int]
+"""Operations of an image's forward pass, by data set and network."""
+
 DEVICES = (1, 8, 64)
 BYTES_OF_A_LAYER = 40
 """Five doubles, see ``stochbatch/optim/parts.py``."""
@@ -83,52 +86,56 @@ def main() -> None:
     parser.add_argument("--microseconds", type=float, default=10.0, help="of a message")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    scale = SCALES["paper"]
-    study = STUDIES["comparison"]
+    scale, study = SCALES["paper"], STUDIES["comparison"]
     trials = study.trials(study.cells(scale), scale.repetitions)
-    forward, rows = {}, []
-    for trial in trials:
-        key = (trial.dataset, trial.network)
-        if key not in forward:
-            forward[key] = operations(*key)
-            speed = measure(kind_of(trial), torch.device("cpu"))
-            flops = of_trial(trial, forward[key])
-            there = flops / (arguments.teraflops * 1e12)
-            rows.append(
-                [
-                    *key,
-                    f"{forward[key] / 1e9:.2f}",
-                    f"{flops / 1e15:.1f}",
-                    f"{speed.seconds(trial) / 3600:.1f}",
-                    f"{flops / speed.seconds(trial) / 1e9:.0f}",
-                    f"{there / 60:.0f}",
-                ]
-            )
+    speed = arguments.teraflops * 1e12
+    forward = {
+        key: operations(*key) for key in {(trial.dataset, trial.network): None for trial in trials}
+    }
+    _print_trials(trials, forward, speed)
+    _print_study([of_trial(one, forward[one.dataset, one.network]) / speed for one in trials])
+    _print_sharded(arguments.gigabytes * 1e9, arguments.microseconds * 1e-6)
+
+
+def _print_trials(trials: Sequence[Trial], forward: Forward, speed: float) -> None:
+    """Print what one trial of each kind costs, measured here and computed for a GPU."""
+    rows = []
+    for key, once in forward.items():
+        trial = next(one for one in trials if (one.dataset, one.network) == key)
+        flops = of_trial(trial, once)
+        here = measure(kind_of(trial), torch.device("cpu")).seconds(trial)
+        rows.append(
+            [
+                *key,
+                f"{once / 1e9:.2f}",
+                f"{flops / 1e15:.1f}",
+                f"{here / 3600:.1f}",
+                f"{flops / here / 1e9:.0f}",
+                f"{flops / speed / 60:.0f}",
+            ]
+        )
     print("One trial of 100 epochs. Measured: a sample on one core of this machine.\n")
     head = ["data", "network", "GFLOP forward", "PFLOP a trial", "hours measured, one core"]
     print(_table([*head, "GFLOP/s of that", "minutes on the GPU"], rows))
-    seconds = [
-        of_trial(trial, forward[trial.dataset, trial.network]) / (arguments.teraflops * 1e12)
-        for trial in trials
-    ]
-    print(f"\n{len(trials)} trials, {sum(seconds) / 3600:.0f} GPU-hours.\n")
+
+
+def _print_study(seconds: Sequence[float]) -> None:
+    """Print how long all trials take on several numbers of devices."""
+    print(f"\n{len(seconds)} trials, {sum(seconds) / 3600:.0f} GPU-hours.\n")
     spans = [(count, makespan(seconds, count) / 3600) for count in DEVICES]
-    longest = max(seconds) / 3600
     rows = [[str(count), f"{span:.1f}", f"{span / 24:.1f}"] for count, span in spans]
     print(_table(["GPUs", "hours", "days"], rows))
-    print(f"\nThe longest trial takes {longest:.1f} h.\n")
+    print(f"\nThe longest trial takes {max(seconds) / 3600:.1f} h.\n")
+
+
+def _print_sharded(bandwidth: float, latency: float) -> None:
+    """Print what SBS adds to the communication of FSDP2."""
     rows = []
     for name, groups in (("vgg11", 9), ("resnet18", 10), ("resnet50", 18)):
-        model = NETWORKS[name]()
-        sizes = [parameter.numel() for parameter in model.parameters()]
+        sizes = [parameter.numel() for parameter in NETWORKS[name]().parameters()]
         for count in (2, 8, 64):
             moved, time, added, more = sharded_step(
-                sum(sizes),
-                len(sizes),
-                groups,
-                count,
-                arguments.gigabytes * 1e9,
-                arguments.microseconds * 1e-6,
+                sum(sizes), len(sizes), groups, count, bandwidth, latency
             )
             rows.append(
                 [
