@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from stochbatch.report import write_report
+from stochbatch.studies import SCALES, STUDIES
 from tests.report.finished_study import begun_study
+from tests.report.test_figures import epochs, made_up
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium on the path")
@@ -71,6 +73,38 @@ def test_the_filter_hides_rows_and_dims_cells(address: str, tmp_path: Path) -> N
     assert ["hidden" in row for row in rows(dom, "table-runs")] == [True, True, True, False]
     assert "1 of 4 cells" in dom
     assert dom.count('class="dim"') == 6
+    assert "CONSOLE" not in said
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Six methods, of which three have SGD in their names; one trial each."""
+    results = made_up(STUDIES["comparison"], SCALES["demo"], epochs(0.1))
+    return write_report(results, tmp_path_factory.mktemp("comparison")).as_uri()
+
+
+@pytest.mark.parametrize(
+    ("search", "cells", "claims", "runs"),
+    [
+        ("sgd", 4, 4, 4),
+        ("sgd%2016", 1, 1, 1),
+        ("16,%20SGD", 1, 1, 1),
+        ("entropy", 4, 0, 4),
+        ("too%20few", 4, 4, 4),
+        ("finished", 0, 0, 24),
+        ("0.1", 0, 0, 0),
+        ("95%", 0, 0, 0),
+    ],
+)
+def test_a_search_is_for_words(
+    search: str, cells: int, claims: int, runs: int, comparison: str, tmp_path: Path
+) -> None:
+    dom, said = visit(f"{comparison}#filter={search}", tmp_path, "--dump-dom")
+    assert f"{cells} of 24 cells" in dom
+    found = {name: rows(dom, f"table-{name}") for name in ("claims", "runs")}
+    assert sum("hidden" not in row for row in found["claims"]) == claims
+    assert sum("hidden" not in row for row in found["runs"]) == runs
+    assert dom.count('aria-current="true"') == 2 * cells  # in two tables
     assert "CONSOLE" not in said
 
 

@@ -6,11 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import matplotlib
+
+from stochbatch.report import write_report
 from stochbatch.report.drawing import Sketch
 from stochbatch.report.figures import MOST, gallery, over_trials
 from stochbatch.report.layout import Layout
 from stochbatch.studies import SCALES, STUDIES, CellOutcomes, Outcome, Scale, Study, StudyResults
-from tests.studies.test_statistics import result
+from tests.studies.test_statistics import result, with_metrics
 from tests.studies.test_statistics import results as two_by_two
 
 
@@ -21,8 +24,7 @@ def made_up(study: Study, scale: Scale, metrics: list[dict[str, Any]]) -> StudyR
         trial = cell.trial(0)
         curve = [10.0 * (line["epoch"] + 1) for line in metrics]
         outcome = Outcome(trial, Path(trial.folder), "finished", result(trial, 20.0, curve=curve))
-        outcome.__dict__["metrics"] = metrics  # instead of those on the disk
-        cells.append(CellOutcomes(cell, (outcome,)))
+        cells.append(CellOutcomes(cell, (with_metrics(outcome, metrics),)))
     return StudyResults(study, scale, Path(), tuple(cells))
 
 
@@ -178,3 +180,47 @@ def test_a_report_leaves_the_settings_of_matplotlib_alone() -> None:
     before = dict(matplotlib.rcParams)
     named(two_by_two([90.0], [80.0]))["curves-16"].drawn()
     assert dict(matplotlib.rcParams) == before
+
+
+ODD = ("a", "a!", "a 2", "a $x_$", "$5 and $6", "_hidden", "long " * 30, "x" * 220)
+
+
+def odd_axis(name: str, field: str) -> str:
+    points = ", ".join(f'{{ label = "{label}", {field} = {n} }}' for n, label in enumerate(ODD, 2))
+    return f'[[axes]]\nname = "{name}"\npoints = [{points}]\n'
+
+
+def odd_study() -> StudyResults:
+    axes = odd_axis("odd", "epochs") + odd_axis("other", "batch_size")
+    study = Study.from_text(f'title = "Odd labels"\n{axes}', "odd")
+    return made_up(study, SCALES["paper"], epochs(0.1, 0.2))
+
+
+def test_any_label_can_be_drawn_and_has_a_file_of_its_own(tmp_path: Path) -> None:
+    write_report(odd_study(), tmp_path)
+    names = [path.name for path in (tmp_path / "figures").glob("curves-*.png")]
+    assert len(names) == len(ODD)
+    assert max(map(len, names)) <= 110
+
+
+def test_any_label_is_in_the_legend_and_within_the_picture() -> None:
+    figure = gallery(Layout.of(odd_study())).sketches[0].figure()
+    (legend,) = figure.legends
+    texts = [" ".join(text.get_text().split()) for text in legend.get_texts()]
+    assert [text.replace(" ", "") for text in texts] == [label.replace(" ", "") for label in ODD]
+    figure.draw_without_rendering()
+    assert legend.get_window_extent().x0 >= 0
+    assert legend.get_window_extent().x1 <= figure.bbox.x1
+
+
+def test_a_reader_s_own_settings_change_nothing() -> None:
+    sketch = gallery(Layout.of(two_by_two([90.0, 92.0], [80.0]))).sketches[0]
+    usual = sketch.drawn()
+    dark = {
+        **{"text.color": "white", "axes.labelcolor": "white", "savefig.facecolor": "black"},
+        **{"font.family": "serif", "axes.spines.top": False, "savefig.bbox": "tight"},
+        **{"lines.linewidth": 9.0, "axes.grid": True, "font.size": 20.0},
+    }
+    with matplotlib.rc_context(dark):
+        changed = sketch.drawn()
+    assert (changed.svg, changed.png) == (usual.svg, usual.png)

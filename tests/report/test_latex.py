@@ -50,8 +50,14 @@ def test_a_text_is_printed_as_it_is(text: str) -> None:
     assert read_text(escaped(text)) == " ".join(text.split())
 
 
+@pytest.mark.parametrize("text", ["a--b", "a---b", "it''s", "``a", ",,", "a <<b>>"])
+def test_no_two_letters_become_one(text: str, tmp_path: Path) -> None:
+    assert not re.search(r"--|''|``|,,|<<|>>", escaped(text))
+    assert read_text(escaped(text)) == text
+
+
 def test_every_special_letter_has_its_test() -> None:
-    letters = "".join(SPECIAL)
+    letters = "".join(SPECIAL).replace("\N{ZERO WIDTH SPACE}", "")
     assert read_text(escaped(letters)).replace("``", "“").replace("''", "”").replace(
         "--", "\N{EN DASH}"
     ) == letters.replace("\N{MINUS SIGN}", "-")
@@ -73,17 +79,22 @@ def test_every_study_has_tables_that_latex_accepts(name: str, run: bool, tmp_pat
     tables = read_tables(text)
     cells = {axis.name: len(axis.expanded()) for axis in study.axes}
     assert len(tables[0].columns) == len(cells) - 1 + cells[study.axes[-1].name]
-    assert len(tables) == 1 + run + bool(study.claims)
+    assert len(tables) == 2 + run + bool(study.claims)
     assert all(len(table.rows) > 1 for table in tables)
 
 
 def test_the_numbers_are_those_of_the_statistics() -> None:
-    cells, moving, claims = read_tables(latex(Layout.of(finished_study())))
+    cells, spread, moving, claims = read_tables(latex(Layout.of(finished_study())))
     found = statistics(finished_study())
     assert cells.rows[0] == ["batch size", "SGD", "SBS"]
     # In mathematics a space after a command is not printed.
     sgd, sbs = (f"{one.mean:.2f} ±{one.interval.half_width:.2f}" for one in found.cells)
     assert cells.rows[1] == ["16", sgd, sbs]
+    readings = (
+        f"{one.std:.2f}; {one.best:.2f}; {one.mean_best:.2f}; {one.curve_best:.2f}"
+        for one in found.cells
+    )
+    assert spread.rows[1] == ["16", *readings]
     assert moving.rows == [
         ["batch size", "SBS"],
         ["16", f"{found.cells[1].update_probability:.3f}"],
@@ -92,8 +103,9 @@ def test_the_numbers_are_those_of_the_statistics() -> None:
     assert claims.rows[1][-1] == found.claims[0].verdict
     assert "p corrected" in claims.rows[0]
     assert not set(LEFT_OUT) & set(claims.rows[0])
-    assert [table.label for table in (cells, moving, claims)] == [
+    assert [table.label for table in (cells, spread, moving, claims)] == [
         "tab:small-cells",
+        "tab:small-spread",
         "tab:small-moves",
         "tab:small-claims",
     ]
@@ -137,7 +149,7 @@ def test_labels_with_signs_of_latex_are_printed_as_they_are(tmp_path: Path) -> N
     text = latex(Layout.of(made_up(study, SCALES["paper"], epochs(0.1))))
     if PDFLATEX:
         typeset(text, tmp_path)
-    (table,) = read_tables(text)
+    table, _ = read_tables(text)
     assert table.caption.startswith(study.title)
     assert table.rows == [["share_%", "sgd"], ["[a] & b", "20.00"], ["*_^", "20.00"]]
 

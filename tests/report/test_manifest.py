@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,40 @@ def test_a_manifest_is_not_believed_about_files_elsewhere(tmp_path: Path) -> Non
     (tmp_path / "precious.csv").write_bytes(b"precious")
     write_report(without_claims(), folder)
     assert (tmp_path / "precious.csv").exists()
+
+
+def test_a_report_that_is_stopped_over_another_leaves_nothing_unlisted(
+    tmp_path: Path, monkeypatch
+) -> None:
+    def files_of(version: bytes) -> dict[str, bytes]:
+        return {"table.csv": version, PICTURE: version, "index.html": version}
+
+    report._write(tmp_path, files_of(b"old"))
+    writing = report.write_atomically
+
+    def stops(path: Path, write: object) -> None:
+        if path.suffix == ".png":
+            raise KeyboardInterrupt
+        writing(path, write)
+
+    for version in (b"newer", b"newest"):
+        monkeypatch.setattr(report, "write_atomically", stops)
+        with pytest.raises(KeyboardInterrupt):
+            report._write(tmp_path, files_of(version))
+        monkeypatch.undo()
+    assert (tmp_path / PICTURE).read_bytes() == b"old"
+    report._write(tmp_path, {"table.csv": b"last", "index.html": b"last"})
+    assert files(tmp_path) == {"index.html", "report-manifest.json", "table.csv"}
+
+
+def test_what_a_killed_report_was_writing_goes_with_a_later_one(tmp_path: Path) -> None:
+    (tmp_path / "figures").mkdir()
+    left = [tmp_path / ".table.md.0123.tmp", tmp_path / "figures/.curves-16.png.4567.tmp"]
+    for path in left:
+        path.write_bytes(b"half")
+        os.utime(path, (0, 0))
+    write_report(without_claims(), tmp_path)
+    assert not any(path.exists() for path in left)
 
 
 def test_a_report_that_is_stopped_leaves_nothing_unlisted(tmp_path: Path, monkeypatch) -> None:

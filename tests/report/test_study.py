@@ -14,11 +14,12 @@ import pytest
 from PIL import Image
 
 from stochbatch.report import ReportError, write_report
-from stochbatch.report.drawing import ARTICLE, style
+from stochbatch.report.curve import COLOURS
+from stochbatch.report.drawing import ARTICLE, style, style_at
 from stochbatch.report.figures import gallery
 from stochbatch.report.latex import latex
 from stochbatch.report.layout import Layout, between, number, ours, probability, signed
-from stochbatch.studies import SCALES, STUDIES, collect
+from stochbatch.studies import SCALES, STUDIES, Study, collect
 from stochbatch.studies.statistics import Interval, statistics
 from tests.report.finished_study import (
     ONLY,
@@ -84,7 +85,8 @@ def test_the_page_has_the_numbers_of_the_statistics(page: Page) -> None:
     found = statistics(finished_study())
     for cell in found.cells:
         assert f"{cell.mean:.2f} ± {cell.interval.half_width:.2f} (3)" in text
-        assert f"{cell.best:.2f}; {cell.mean_best:.2f}" in text
+        assert f"{cell.best:.2f}; {cell.mean_best:.2f}; {cell.curve_best:.2f}" in text
+        assert f"std {cell.std:.2f}" in text
     claim = found.claims[0]
     assert signed(claim.difference) in text
     assert between(claim.bootstrap) in text
@@ -96,6 +98,10 @@ def test_the_page_has_the_numbers_of_the_statistics(page: Page) -> None:
 def test_the_page_says_what_was_reduced_and_run(page: Page) -> None:
     text = " ".join("".join(page.text).split())
     assert SCALE.summary in text
+    assert (
+        "Trained here: vgg_tiny of width 0.25 on 1/10 of digits for 2 epochs, 3 trials a cell."
+        in text
+    )
     assert "Accuracies at this scale are not comparable with the published ones" in text
     assert "6 finished, 0 diverged, 0 failed, 0 missing." in text
     assert "PyTorch: " in text
@@ -218,8 +224,37 @@ def test_methods_are_told_apart_without_colours() -> None:
     assert len({(one.line, one.marker) for one in ARTICLE.values()}) == len(ARTICLE)
     assert len({one.marker for one in ARTICLE.values()}) == len(ARTICLE)
     others = [style(f"label {position}", position) for position in range(12)]
-    assert len(set(others)) == 12
+    all_of_them = [*ARTICLE.values(), *others]
+    assert len({(one.line, one.marker) for one in all_of_them}) == len(all_of_them)
+    assert len({(one.line, one.marker) for one in map(style_at, range(42))}) == 42
     assert style("acc-sgd", 0) == style("Accelerated-SGD", 5)
+
+
+def test_every_colour_is_seen_on_white() -> None:
+    def light(colour: str) -> float:
+        parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+        linear = [
+            part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+        ]
+        return sum(f * part for f, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    for colour in (*COLOURS, *(one.color for one in ARTICLE.values())):
+        assert 1.05 / (light(colour) + 0.05) >= 3, colour
+
+
+@pytest.mark.parametrize(
+    ("name", "scale", "says"),
+    [
+        ("readings", "demo", "vgg_tiny of width 0.5 on 1/32 of digits for 12 epochs, 5 trials"),
+        ("partial-data", "demo", "vgg_tiny on 1/8, 1/16, 1/32 of digits for 12 epochs, 3 trials"),
+        ("comparison", "paper", "vgg11, resnet18, resnet50 on all of cifar10, svhn, stl10 for 100"),
+    ],
+)
+def test_what_was_trained_is_told_by_the_trials(name: str, scale: str, says: str) -> None:
+    layout = Layout.of(collect(STUDIES[name], SCALES[scale], "nowhere"))
+    assert layout.trained.startswith(f"Trained here: {says}")
+    begins = {"readings": "At full scale: ", "partial-data": "In the article: ", "comparison": ""}
+    assert layout.caption == begins[name] + STUDIES[name].caption
 
 
 def test_cells_that_were_not_run_are_missing_and_not_zero(tmp_path: Path) -> None:
@@ -285,3 +320,33 @@ def test_numbers_are_written_for_readers() -> None:
 def test_folders_of_runs_elsewhere_are_linked_relatively(page: Page) -> None:
     ways = [link["href"] for link in page.all("a") if link["href"].endswith("/")]
     assert all(way.startswith("..") and not os.path.isabs(way) for way in ways)
+
+
+def test_labels_of_any_kind_leave_tables_whole(tmp_path: Path) -> None:
+    study = Study.from_text(
+        """
+        title = "Odd"
+        [[axes]]
+        name = "mean"
+        points = [{ label = "=1+1" }, { label = "two\\nlines", share = 0.5 }, { label = "-4", share = 0.25 }]
+        [[axes]]
+        name = "@method"
+        field = "method"
+        values = ["sgd", "sbs"]
+        [claim]
+        axis = "@method"
+        better = "sbs"
+        than = "sgd"
+        """,
+        "odd",
+    )
+    write_report(made_up(study, SCALES["paper"], epochs(0.1)), tmp_path)
+    rows = list(csv.DictReader((tmp_path / "table.csv").open(encoding="utf-8")))
+    assert [row["axis: mean"] for row in rows[::2]] == ["'=1+1", "two\nlines", "-4"]
+    assert {row["mean"] for row in rows} == {"20"}
+    assert {row["'@method"] for row in rows} == {"sgd", "sbs"}
+    claims = list(csv.DictReader((tmp_path / "claims.csv").open(encoding="utf-8")))
+    assert [row["mean"] for row in claims] == ["'=1+1", "two\nlines", "-4"]
+    assert {row["axis"] for row in claims} == {"'@method"}
+    lines = (tmp_path / "table.md").read_text(encoding="utf-8").splitlines()
+    assert len([line for line in lines if line.startswith("| two lines |")]) == 3

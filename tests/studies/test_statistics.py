@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,12 @@ def result(trial: Any, accuracy: float | None, **changes: Any) -> Result:
     return Result(**{**fields, **changes})
 
 
+def with_metrics(outcome: Outcome, lines: list[dict[str, Any]]) -> Outcome:
+    """Return the outcome with these metrics instead of those on the disk."""
+    made_up = type("MadeUp", (Outcome,), {"metrics": lines})
+    return made_up(outcome.trial, outcome.folder, outcome.status, outcome.result)
+
+
 def results(
     *columns: Sequence[float | None],
     scale: Scale = FULL,
@@ -105,6 +112,19 @@ def test_a_cell_has_the_mean_spread_and_interval_computed_by_hand() -> None:
     assert cell.interval.low == pytest.approx(92 - 4.3027 * 2 / math.sqrt(3), abs=1e-4)
     assert cell.interval.high == pytest.approx(92 + 4.3027 * 2 / math.sqrt(3), abs=1e-4)
     assert cell.interval.half_width == pytest.approx(4.9683, abs=1e-4)
+
+
+def test_the_best_epoch_of_the_mean_curve_is_over_epochs_that_all_have() -> None:
+    study = results([50.0, 50.0])
+    curves = ([60.0, None, 80.0, 10.0], [40.0, 99.0, 30.0])
+    outcomes = tuple(
+        replace(one, result=one.result.model_copy(update={"curve": curve}))
+        for one, curve in zip(study.cells[0].outcomes, curves, strict=True)
+    )
+    cells = (replace(study.cells[0], outcomes=outcomes), *study.cells[1:])
+    found = statistics(replace(study, cells=cells)).cells
+    assert found[0].curve_best == 55.0
+    assert found[1].curve_best is None
 
 
 def test_both_readings_of_max_are_given() -> None:
@@ -154,13 +174,17 @@ def test_correction_is_over_all_claim_cells_of_the_table() -> None:
 
 def test_the_update_probability_counts_every_weight_every_epoch_and_every_trial_alike() -> None:
     study = results([90.0, 92.0, 94.0])
+    outcomes = []
     for outcome, chance in zip(study.cells[0].outcomes, (0.1, 0.2, None), strict=True):
         layers = [
             {"size": 3, "probability": chance},
             {"size": 1, "probability": 0.5},
             {"size": 9, "probability": None},
         ]
-        outcome.__dict__["metrics"] = [{"layers": layers}, {"layers": layers[1:2]}, {}]
+        lines = [{"layers": layers}, {"layers": layers[1:2]}, {}]
+        outcomes.append(with_metrics(outcome, lines))
+    cells = (replace(study.cells[0], outcomes=tuple(outcomes)), *study.cells[1:])
+    study = replace(study, cells=cells)
     first = ((3 * 0.1 + 0.5) / 4 + 0.5) / 2
     second = ((3 * 0.2 + 0.5) / 4 + 0.5) / 2
     cells = statistics(study).cells

@@ -38,7 +38,7 @@ def notes(layout: Layout) -> list[str]:
     found = [METHOD]
     if any(claim.chooses for claim in claims):
         found.append(CHOICE)
-    if any(len(claim.better) != len(claim.than) for claim in claims):
+    if any(row.among != row.baseline_among for row in layout.claims if row.claim.chooses):
         found.append(UNEQUAL)
     return found
 
@@ -60,8 +60,14 @@ def row(layout: Layout, found: ClaimStatistics) -> list[str]:
     return [
         *([title(layout, found.claim)] if several else []),
         *(found.place.get(axis, NONE) for axis in _telling_axes(layout)),
-        side(found.claim.better, found.cell, found.claim.axis, found.among),
-        side(found.claim.than, found.baseline, found.claim.axis, found.baseline_among),
+        side(found.claim.better, found.cell, found.claim.axis, found.among, found.present),
+        side(
+            found.claim.than,
+            found.baseline,
+            found.claim.axis,
+            found.baseline_among,
+            found.baseline_present,
+        ),
         str(found.pairs),
         signed(found.difference),
         between(found.interval),
@@ -77,17 +83,23 @@ def _telling_axes(layout: Layout) -> list[str]:
     return [axis for axis in layout.place_axes if len(layout.labels(axis)) > 1]
 
 
-def side(labels: Sequence[str], cell: Cell | None, axis: str, among: int) -> str:
+def words(found: ClaimStatistics) -> list[str]:
+    """Return what a row is found by: labels and verdict, no numbers."""
+    sides = [found.cell, *([found.baseline] if found.baseline else [])]
+    return [found.claim.name or "", *map(str, sides), found.verdict]
+
+
+def side(labels: Sequence[str], cell: Cell | None, axis: str, among: int, present: int) -> str:
     """Return which label stands for a side of a claim, and of how many it is the best.
 
     Example:
         >>> from stochbatch.report.claims import side
         >>> from stochbatch.studies import Cell
         >>> cell = Cell({"rate": "0.1"}, {})
-        >>> side(["0.1"], cell, "rate", 1), side(["0.2", "0.1"], cell, "rate", 2)
+        >>> side(["0.1"], cell, "rate", 1, 1), side(["0.2", "0.1"], cell, "rate", 2, 2)
         ('0.1', '0.1 (best of 2)')
-        >>> side(["0.3", "0.2", "0.1"], cell, "rate", 2)
-        '0.1 (best of 2, 1 with fewer trials)'
+        >>> side(["0.4", "0.3", "0.2", "0.1"], cell, "rate", 2, 3)
+        '0.1 (best of 2, 1 with fewer trials, 1 left out)'
     """
     if cell is None:
         return f"{' or '.join(labels)} (left out)"
@@ -95,5 +107,6 @@ def side(labels: Sequence[str], cell: Cell | None, axis: str, among: int) -> str
         return cell.coordinates[axis]
     if among == 0:
         return f"one of {len(labels)}, none run yet"
-    fewer = f", {len(labels) - among} with fewer trials" if among < len(labels) else ""
-    return f"{cell.coordinates[axis]} (best of {among}{fewer})"
+    fewer = f", {present - among} with fewer trials" if among < present else ""
+    out = f", {len(labels) - present} left out" if present < len(labels) else ""
+    return f"{cell.coordinates[axis]} (best of {among}{fewer}{out})"

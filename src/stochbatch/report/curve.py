@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
     from stochbatch.training import RunFolder, Trial
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito's, which most colour-blind people can tell apart."""
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#C08000", "#2F93CF", "#000000")
+"""Okabe and Ito's, which most colour-blind people can tell apart; orange and sky blue darkened, so
+that all of them have a contrast of 3 to 1 with white."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 FORMATS = ("png", "svg", "pdf")
 FEW = 25

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ class Style:
 
 ARTICLE = {
     "sgd": Style("#000000", "-", "o"),
-    "dropout": Style("#D4A800", "--", "s"),
+    "dropout": Style("#B08A00", "--", "s"),
     "adaptive dropout": Style("#0040FF", "-.", "^"),
     "entropy-sgd": Style("#D000D0", ":", "D"),
     "accelerated-sgd": Style("#008A1E", (0, (5, 1)), "v"),
@@ -97,11 +98,14 @@ def style(label: str, position: int) -> Style:
 
 
 def style_at(position: int) -> Style:
-    """Return a style by a position; as many as there are lines times colours differ."""
+    """Return a style by a position: as many as lines times markers differ in more than colour.
+
+    The first dozen differ from the article's, too.
+    """
     return Style(
         COLOURS[position % len(COLOURS)],
         LINES[position % len(LINES)],
-        MARKERS[(position + position // len(MARKERS)) % len(MARKERS)],
+        MARKERS[(position + 3) % len(MARKERS)],
     )
 
 
@@ -116,7 +120,8 @@ def draw_line(panel: Axes, x: Sequence[int], y: Sequence[float], how: Style, lab
         markersize=4,
         markevery=max(1, len(x) // MARKED),
         linewidth=1.4,
-        label=label,
+        # matplotlib leaves what begins with an underscore out of a legend
+        label=f" {label}" if label.startswith("_") else label,
     )
 
 
@@ -155,29 +160,31 @@ def _add_legend(figure: Figure, panels: Sequence[Axes], width: float) -> int:
         for panel in panels
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
     }
-    longest = max(map(len, legend), default=0)
+    room = int((width - LEGEND_HANDLE) / LEGEND_LETTER)
+    texts = ["\n".join(textwrap.wrap(label, room)) or label for label in legend]
+    longest = max((len(line) for text in texts for line in text.split("\n")), default=0)
     columns = max(1, min(4, len(legend), int(width / (LEGEND_HANDLE + LEGEND_LETTER * longest))))
     figure.legend(
         legend.values(),
-        legend.keys(),
+        texts,
         loc="outside lower center",
         ncols=columns,
         fontsize="small",
         frameon=False,
         handlelength=3,
     )
-    return math.ceil(len(legend) / columns)
+    lines = max((text.count("\n") + 1 for text in texts), default=1)
+    return lines * math.ceil(len(legend) / columns)
 
 
 def _settings() -> AbstractContextManager[None]:
     # A reader's own matplotlibrc must not change a report, nor a random salt its bytes.
     matplotlib = optional("matplotlib")
+    usual = matplotlib.rcParamsDefault
     settings = {
-        **{name: matplotlib.rcParamsDefault[name] for name in ("font.family", "font.size")},
-        "text.usetex": False,
+        **{name: usual[name] for name in usual if not name.startswith("backend")},
         "svg.hashsalt": "stochbatch",
-        "figure.facecolor": "white",
-        "axes.facecolor": "white",
+        "text.parse_math": False,  # a label with a dollar is a text
     }
     context: AbstractContextManager[None] = matplotlib.rc_context(settings)
     return context

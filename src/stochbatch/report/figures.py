@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 import shlex
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import TYPE_CHECKING
 
 from stochbatch.report.curve import batches_by_kind
@@ -24,6 +25,8 @@ MANY = 6
 MOST = 12
 """No more figures of a kind than this."""
 
+LONGEST = 100
+"""Letters of a figure's file name."""
 CROWD = 8
 """More lines than this are shared out among several panels."""
 
@@ -300,16 +303,22 @@ def _of(group: Group) -> str:
 def _name(kind: str, group: Group) -> str:
     """Return a file name of letters, digits and dashes."""
     parts = (re.sub(r"[^a-z0-9.]+", "-", label.lower()).strip("-.") for label in group.values())
-    return "-".join([kind, *parts])
+    name = "-".join([kind, *parts])
+    if len(name) <= LONGEST:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{name[: LONGEST - 9].rstrip('-.')}-{digest}"
 
 
 def _named_apart(found: list[Sketch]) -> list[Sketch]:
     """Return the figures with a number where two labels make the same file name."""
-    seen: Counter[str] = Counter()
+    taken = {sketch.name for sketch in found}
+    seen: set[str] = set()
     result = []
     for sketch in found:
-        seen[sketch.name] += 1
-        again = seen[sketch.name] > 1
-        name = f"{sketch.name}-{seen[sketch.name]}" if again else sketch.name
+        names = (f"{sketch.name}-{number}" for number in count(2))
+        free = (name for name in names if name not in taken | seen)
+        name = next(free) if sketch.name in seen else sketch.name
+        seen.add(name)
         result.append(replace(sketch, name=name))
     return result

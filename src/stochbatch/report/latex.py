@@ -7,7 +7,16 @@ from collections.abc import Iterable, Sequence
 
 from stochbatch.report import claims
 from stochbatch.report.layout import NONE, Layout, number
-from stochbatch.report.tables import UPDATE_PROBABILITY, published_mean, update_probabilities
+from stochbatch.report.tables import (
+    BEST_EPOCHS,
+    PUBLISHED_MAX,
+    SPREAD,
+    UPDATE_PROBABILITY,
+    maxima,
+    published_mean,
+    spreads,
+    update_probabilities,
+)
 from stochbatch.studies.statistics import CellStatistics
 
 DIVERGED = r"$^{\dagger}$"
@@ -39,6 +48,7 @@ SPECIAL = {
     "\N{LEFT DOUBLE QUOTATION MARK}": "``",
     "\N{RIGHT DOUBLE QUOTATION MARK}": "''",
     NONE: "--",
+    "\N{ZERO WIDTH SPACE}": "{}",
 }
 """What LaTeX would not print as it stands; letters that are not Latin are for LuaLaTeX."""
 GREEK = (
@@ -60,7 +70,7 @@ FITTED = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}"
 
 def latex(layout: Layout) -> str:
     """Return the tables in LaTeX."""
-    parts = ["% needs \\usepackage{booktabs,graphicx}", _cells(layout)]
+    parts = ["% needs \\usepackage{booktabs,graphicx}", _cells(layout), _spreads(layout)]
     if layout.moving:
         head, rows = update_probabilities(layout)
         body = [list(map(escaped, row)) for row in rows]
@@ -78,7 +88,10 @@ def escaped(text: str) -> str:
         >>> print(escaped("50 % of a_b"))
         50 \% of a\_b
     """
-    return "".join(SPECIAL.get(letter, letter) for letter in " ".join(text.split()))
+    plain = " ".join(text.split())
+    # Two of these in a row would be one: a dash, a quotation mark.
+    apart = re.sub(r"([-'`,<>])(?=\1)", "\\1\N{ZERO WIDTH SPACE}", plain)
+    return "".join(SPECIAL.get(letter, letter) for letter in apart)
 
 
 def _cells(layout: Layout) -> str:
@@ -89,9 +102,9 @@ def _cells(layout: Layout) -> str:
     ]
     brackets = ", in brackets the published mean" if study.published else ""
     caption = (
-        f"{study.caption} Mean ± half of the 95 % interval over the "
+        f"{layout.caption} Mean ± half of the 95 % interval over the "
         f"trials{brackets}. Trials a cell: {layout.trials_a_cell}. {scale.summary} "
-        f"{' '.join([layout.comparable, *layout.cautions])}"
+        f"{' '.join([layout.trained, layout.comparable, *layout.cautions])}"
     )
     if any(found.diverged for found in layout.statistics.cells):
         caption += " Dagger: some of its trials diverged, and count as they ended."
@@ -99,6 +112,13 @@ def _cells(layout: Layout) -> str:
         caption += " Equal sign: it agrees with the article; arrows: ours is higher, or lower."
     head = [*layout.axes[:-1], *layout.columns]
     return _table(layout, "cells", caption, head, rows, len(layout.axes) - 1)
+
+
+def _spreads(layout: Layout) -> str:
+    head, rows = spreads(layout)
+    body = [list(map(escaped, row)) for row in rows]
+    caption = f"{SPREAD} {BEST_EPOCHS}{PUBLISHED_MAX if maxima(layout) else ''}"
+    return _table(layout, "spread", caption, head, body, len(layout.axes) - 1)
 
 
 def _claims(layout: Layout) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
+from typing import Any
 
 from stochbatch.report.provenance import cautions
 from stochbatch.studies.cell import Cell
@@ -136,6 +139,31 @@ class Layout:
         return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
 
     @property
+    def caption(self) -> str:
+        """The study's caption, which is about its full scale."""
+        text = self.results.study.caption
+        if not text or self.results.scale.comparable:
+            return text
+        return f"{'In the article' if self.results.study.published else 'At full scale'}: {text}"
+
+    @property
+    def trained(self) -> str:
+        """A sentence on what was trained here, of the trials themselves."""
+        trials = [cell.cell.trial(0) for cell in self.results.cells]
+        most = max((len(cell.outcomes) for cell in self.results.cells), default=0)
+
+        def several(name: str, text: Callable[[Any], str] = str) -> str:
+            values = dict.fromkeys(getattr(trial, name) for trial in trials)
+            return ", ".join(map(text, values))
+
+        width = several("width", "{:g}".format)
+        return (
+            f"Trained here: {several('network')}{'' if width == '1' else f' of width {width}'} on "
+            f"{several('share', _part)} of {several('dataset')} for {several('epochs')} epochs, "
+            f"{most} trials a cell."
+        )
+
+    @property
     def comparable(self) -> str:
         """A sentence on what may be compared with the article."""
         scale = self.results.scale
@@ -149,6 +177,14 @@ class Layout:
             f"{', which are shown for orientation alone' if shown else ''}; "
             "only claims have verdicts."
         )
+
+
+def _part(share: float) -> str:
+    """Return a share of the data in words: all, a simple fraction, or a number."""
+    if share == 1:
+        return "all"
+    near = Fraction(share).limit_denominator(1000)
+    return str(near) if math.isclose(near, share) and near.numerator == 1 else f"{share:g}"
 
 
 def number(value: float | None, digits: int = 2) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
 
-from stochbatch.data.atomic import write_atomically
+from stochbatch.data.atomic import remove_forgotten, write_atomically
 from stochbatch.data.optional import optional
 from stochbatch.report import claims
 from stochbatch.report import layout as words
@@ -27,7 +27,16 @@ from stochbatch.report.manifest import (
     remove_old,
     write_manifest,
 )
-from stochbatch.report.tables import cells_csv, claims_csv, markdown, published_mean
+from stochbatch.report.tables import (
+    BEST_EPOCHS,
+    best_epochs,
+    cells_csv,
+    claims_csv,
+    markdown,
+    maxima,
+    published_mean,
+)
+from stochbatch.studies.cell import Cell
 from stochbatch.studies.results import Outcome, StudyResults
 from stochbatch.studies.statistics import CellStatistics
 
@@ -99,11 +108,14 @@ def write_report(results: StudyResults, folder: str | os.PathLike[str]) -> Path:
 def _write(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write the files of a report, and remove those that only an earlier one had."""
     (folder / FIGURES).mkdir(parents=True, exist_ok=True)
+    for place in (folder, folder / FIGURES):
+        remove_forgotten(place)
     # The page is always there, and has times in it, which a manifest need not have.
     ours = {name: digest(content) for name, content in files.items() if name != PAGE}
     before = read_manifest(folder)
-    # Listed before they are there: a report that is killed leaves nothing unlisted.
-    write_manifest(folder, {**before, **ours})
+    # Listed before they are there: a report that is killed leaves nothing unlisted, neither what
+    # it wrote nor what it was about to replace.
+    write_manifest(folder, ours, before)
     for name, content in files.items():
         write_atomically(folder / name, partial(_put, content))
     remove_old(folder, before, ours)
@@ -130,20 +142,25 @@ def page(layout: Layout, figures: list[Drawing], left_out: list[LeftOut], folder
         rows=[
             (row, [_place(layout, row, column) for column in layout.columns]) for row in layout.rows
         ],
-        maxima=any(
-            found.cell.published and found.cell.published.max for found in layout.by_key.values()
-        ),
+        maxima=maxima(layout),
         claim_head=claims.head(layout),
-        claim_rows=[(found, claims.row(layout, found)) for found in layout.claims],
+        claim_rows=[
+            (_key(*claims.words(found)), claims.row(layout, found)) for found in layout.claims
+        ],
         claim_numbers=len(claims.NUMBERS),
         claim_notes=claims.notes(layout),
         figures=figures,
         left_out=left_out,
         figures_folder=FIGURES,
         runs=[
-            (cell.cell, [Link.to(one, folder) for one in cell.outcomes])
+            (
+                cell.cell,
+                [Link.to(one, folder) for one in cell.outcomes],
+                _key(*_words_of(layout, cell.cell), *sorted({one.status for one in cell.outcomes})),
+            )
             for cell in layout.results.cells
         ],
+        best_note=BEST_EPOCHS,
         failed=[Link.to(one, folder) for one in layout.trials if one.status == "failed"],
         facts=_facts(layout.trials),
         seconds=_duration(layout.trials),
@@ -158,6 +175,7 @@ class Place:
     key: str
     """Words that a search looks in."""
     ours: str
+    std: str | None
     published: str
     verdict: str
     best: str
@@ -170,20 +188,31 @@ def _place(layout: Layout, row: tuple[str, ...], column: str) -> Place | None:
     found: CellStatistics | None = layout.cell(row, column)
     if found is None:
         return None
-    verdicts: list[str] = [claim.verdict for claim in layout.claims_on(found.cell)]
-    if layout.results.study.published:
-        verdicts.insert(0, words.verdict(found))
     published = found.cell.published
     moves = found.update_probability
     return Place(
-        key=" ".join([str(found.cell), *verdicts]).lower(),
+        key=_key(*_words_of(layout, found.cell)),
         ours=words.ours(found),
+        std=None if found.std is None else words.number(found.std),
         published=published_mean(found),
         verdict=words.verdict(found),
-        best=f"{words.number(found.best)}; {words.number(found.mean_best)}",
+        best=best_epochs(found),
         published_best=words.number(published.max if published else None),
         moves=None if moves is None else words.share(moves),
     )
+
+
+def _words_of(layout: Layout, cell: Cell) -> list[str]:
+    """Return what a cell is found by: its labels, and what was found of it."""
+    verdicts: list[str] = [claim.verdict for claim in layout.claims_on(cell)]
+    if layout.results.study.published:
+        verdicts.insert(0, words.verdict(layout.by_key[cell.key]))
+    return [str(cell), *verdicts]
+
+
+def _key(*texts: str) -> str:
+    """Return words that a search looks in, with spaces between them."""
+    return " ".join(" ".join(texts).lower().replace(",", " ").split())
 
 
 @dataclass(frozen=True)

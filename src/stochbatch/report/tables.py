@@ -23,13 +23,15 @@ def markdown(layout: Layout) -> str:
     ]
     parts = [
         f"# {study.title}",
-        study.caption,
-        f"Scale `{scale.name}`: {scale.summary} {layout.comparable}",
+        layout.caption,
+        f"Scale `{scale.name}`: {scale.summary} {layout.trained} {layout.comparable}",
         f"Trials: {counted}.",
         *(f"Note: {caution}" for caution in layout.cautions),
         "Each cell: mean ± half of the 95 % interval (trials)"
         f"{'; published mean; verdict' if study.published else ''}.",
         _markdown_table([*layout.axes[:-1], *layout.columns], cells),
+        f"{SPREAD} {BEST_EPOCHS}{PUBLISHED_MAX if maxima(layout) else ''}",
+        _markdown_table(*spreads(layout)),
     ]
     if layout.moving:
         parts += [
@@ -46,6 +48,43 @@ def markdown(layout: Layout) -> str:
             ),
         ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+SPREAD = "Standard deviation over the trials."
+BEST_EPOCHS = (
+    "Three readings of a maximum, in percent: the best epoch of any trial; the mean over the "
+    "trials of each one's best epoch; the best epoch of the mean curve."
+)
+PUBLISHED_MAX = " In brackets the published maximum."
+
+
+def best_epochs(found: CellStatistics) -> str:
+    """Return the three readings of a maximum."""
+    return "; ".join(map(number, (found.best, found.mean_best, found.curve_best)))
+
+
+def maxima(layout: Layout) -> bool:
+    """Return whether the article has a maximum for any of the cells."""
+    return any(
+        found.cell.published and found.cell.published.max for found in layout.by_key.values()
+    )
+
+
+def spreads(layout: Layout) -> tuple[list[str], list[list[str]]]:
+    """Return head and rows of the table of standard deviations and best epochs."""
+    rows = [
+        [*row, *(_spread(layout, layout.cell(row, name)) for name in layout.columns)]
+        for row in layout.rows
+    ]
+    return [*layout.axes[:-1], *layout.columns], rows
+
+
+def _spread(layout: Layout, found: CellStatistics | None) -> str:
+    if found is None or found.mean is None:
+        return NONE
+    published = found.cell.published
+    bracket = f" ({number(published.max if published else None)})" if maxima(layout) else ""
+    return f"{number(found.std)}; {best_epochs(found)}{bracket}"
 
 
 UPDATE_PROBABILITY = (
@@ -74,25 +113,41 @@ def _update_probability(found: CellStatistics | None) -> str:
 def cells_csv(layout: Layout) -> str:
     """Return one line a cell with all its numbers in full."""
     head = [
-        *layout.axes,
         *("n", *STATUSES),
-        *("mean", "std", "low", "high", "best", "mean_best", "update_probability"),
+        *("mean", "std", "low", "high", "best", "mean_best", "curve_best", "update_probability"),
         *("published_mean", "published_max", "verdict"),
     ]
-    rows = [[*found.cell.key, *_cell_numbers(layout, found)] for found in layout.statistics.cells]
-    return _comma_separated(head, rows)
+    rows = [
+        [*map(_plain, found.cell.key), *_cell_numbers(layout, found)]
+        for found in layout.statistics.cells
+    ]
+    return _comma_separated([*_apart(layout.axes, head), *head], rows)
 
 
 def claims_csv(layout: Layout) -> str:
     """Return one line for each claim in each place, with all its numbers in full."""
-    head = [
-        *("claim", "axis"),
-        *layout.place_axes,
+    first = ["claim", "axis"]
+    last = [
         *("better", "better_among", "than", "than_among"),
         *("pairs", "difference", "difference_low", "difference_high"),
         *("bootstrap_low", "bootstrap_high", "p", "corrected_p", "verdict"),
     ]
+    head = [*first, *_apart(layout.place_axes, [*first, *last]), *last]
     return _comma_separated(head, (_claim_numbers(layout, found) for found in layout.claims))
+
+
+def _apart(axes: Sequence[str], others: Sequence[str]) -> list[str]:
+    """Return the names of axes as columns; one that another column has says that it is an axis."""
+    return [f"axis: {name}" if name in others else _plain(name) for name in axes]
+
+
+def _plain(label: str) -> str:
+    """Return a label that no spreadsheet takes for a formula."""
+    try:
+        float(label)
+    except ValueError:
+        return f"'{label}" if label.startswith(("=", "+", "-", "@", "\t", "\r")) else label
+    return label
 
 
 def published_mean(found: CellStatistics) -> str:
@@ -111,7 +166,8 @@ def _words(layout: Layout, found: CellStatistics | None) -> str:
 def _markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(
-        "| " + " | ".join(text.replace("|", "\\|") for text in line) + " |" for line in lines
+        "| " + " | ".join(" ".join(text.split()).replace("|", "\\|") for text in line) + " |"
+        for line in lines
     )
 
 
@@ -130,8 +186,8 @@ def _cell_numbers(layout: Layout, found: CellStatistics) -> list[object]:
     return [
         found.n,
         *counts,
-        *map(_full, (found.mean, found.std, *_ends(found.interval), found.best, found.mean_best)),
-        _full(found.update_probability),
+        *map(_full, (found.mean, found.std, *_ends(found.interval))),
+        *map(_full, (found.best, found.mean_best, found.curve_best, found.update_probability)),
         *map(_full, (published.mean, published.max) if published else (None, None)),
         verdict(found),
     ]
@@ -147,12 +203,12 @@ def _claim_numbers(layout: Layout, found: ClaimStatistics) -> list[object]:
         found.corrected_p,
     )
     return [
-        claims.title(layout, found.claim),
-        axis,
-        *(found.place.get(name, "") for name in layout.place_axes),
-        found.cell.coordinates[axis],
+        _plain(claims.title(layout, found.claim)),
+        _plain(axis),
+        *(_plain(found.place.get(name, "")) for name in layout.place_axes),
+        _plain(found.cell.coordinates[axis]),
         found.among,
-        "" if found.baseline is None else found.baseline.coordinates[axis],
+        "" if found.baseline is None else _plain(found.baseline.coordinates[axis]),
         found.baseline_among,
         found.pairs,
         *map(_full, numbers),

@@ -51,6 +51,8 @@ def _param(table: str, param: str) -> str:
     return param if table in ("lr_schedules", "batch_momentum", "alpha_lambda") else ""
 
 
+MOMENTA = {16: 0.0, 32: 0.3, 64: 0.6, 128: 0.9}
+"""The momentum that goes with a batch size."""
 FIXED = ("width", "epochs", "augment", "weight_decay")
 """What is the same in all trials of the article's studies: the defaults of :class:`Trial`."""
 
@@ -60,10 +62,10 @@ def published_value(
 ) -> Published | None:
     """Return the article's numbers for a cell, or None if the article does not have it.
 
-    A narrower network or a shorter training is not the article's, whatever its method.
+    A narrower network, a shorter training, another rate or momentum is not the article's, whatever
+    its method; settings of a method may be others, as another reading of it.
     """
-    usual = ((name, Trial.model_fields[name].default) for name in FIXED)
-    if table is None or any(fields.get(name, value) != value for name, value in usual):
+    if table is None or not _as_in_the_article(table, fields):
         return None
     params = {
         "lr_schedules": f"schedule={coordinates.get('schedule')}",
@@ -81,6 +83,17 @@ def published_value(
     )
     found = _tables().get(key)
     return None if found is None else Published(found["mean"], found.get("max"))
+
+
+def _as_in_the_article(table: str, fields: Mapping[str, Any]) -> bool:
+    method = fields.get("method", "sgd")
+    usual = {name: Trial.model_fields[name].default for name in FIXED}
+    if table != "lr_schedules" and method != "entropy-sgd":  # whose rates are others
+        usual |= {name: Trial.model_fields[name].default for name in ("lr", "schedule")}
+    if table != "batch_momentum" and method != "acc-sgd":  # which has none
+        usual["momentum"] = MOMENTA.get(fields.get("batch_size", 0), 0.0)
+    defaults = {**{name: Trial.model_fields[name].default for name in usual}, "momentum": 0.0}
+    return all(fields.get(name, defaults[name]) == value for name, value in usual.items())
 
 
 def _scheme(label: str, fields: Mapping[str, Any]) -> str:

@@ -59,15 +59,14 @@ for _scale in (
     ),
     Scale(
         "laptop",
-        "The same grid with networks of a quarter of the width, an eighth of the data, "
-        "30 epochs, 3 trials.",
+        "The same grid with networks of a quarter of the width, an eighth of the data, 30 epochs.",
         repetitions=3,
         fields={"width": 0.25, "epochs": 30},
         factors={"share": 0.125},
     ),
     Scale(
         "demo",
-        "vgg_tiny on a quarter of the digits for 12 epochs, 3 trials: seconds a cell.",
+        "vgg_tiny on a part of the digits for 12 epochs: seconds a cell.",
         repetitions=3,
         fields={"dataset": "digits", "network": "vgg_tiny", "epochs": 12},
         factors={"share": 0.25},

@@ -73,7 +73,9 @@ class CellStatistics:
     best: float | None
     """One reading of a table's "max": the best epoch of any trial."""
     mean_best: float | None
-    """The other: the mean over the trials of each one's best epoch."""
+    """Another: the mean over the trials of each one's best epoch."""
+    curve_best: float | None
+    """A third: the best epoch of the mean curve, over epochs that all trials evaluated."""
     update_probability: float | None
     """With which a weight moves in a step: mean over weights, epochs and trials.
     None where the method is not SBS."""
@@ -92,9 +94,12 @@ class ClaimStatistics:
     """The side that is claimed to be better. Of several labels the one with the highest mean."""
     among: int
     """Labels of that side with trials enough, from which it was chosen."""
+    present: int
+    """Labels of that side among the cells looked at."""
     baseline: Cell | None
     """The other side; None if it is not among the cells looked at."""
     baseline_among: int
+    baseline_present: int
     pairs: int
     """Seeds with which both have been run."""
     difference: float | None
@@ -276,6 +281,13 @@ def _probability_of(cell: CellOutcomes) -> float | None:
     return _mean(there) if there else None
 
 
+def _best_of_mean_curve(cell: CellOutcomes) -> float | None:
+    curves = [outcome.result.curve for outcome in cell.outcomes if outcome.result is not None]
+    epochs = zip(*curves, strict=False)
+    whole = [[value for value in epoch if value is not None] for epoch in epochs]
+    return max((_mean(values) for values in whole if len(values) == len(curves)), default=None)
+
+
 def _of_cell(cell: CellOutcomes, comparable: bool) -> CellStatistics:
     values = list(accuracies(cell.outcomes).values())
     bests = [
@@ -294,6 +306,7 @@ def _of_cell(cell: CellOutcomes, comparable: bool) -> CellStatistics:
         interval=interval,
         best=max(bests, default=None),
         mean_best=_mean(bests) if bests else None,
+        curve_best=_best_of_mean_curve(cell),
         update_probability=_probability_of(cell),
         verdict=cell_verdict(
             None if published is None else published.mean, interval, len(values), comparable
@@ -319,8 +332,11 @@ def _rows(claim: Claim, cells: Sequence[CellOutcomes]) -> Iterator[dict[str, Any
         place = tuple(label for axis, label in cell.cell.coordinates.items() if axis != claim.axis)
         places.setdefault(place, {})[cell.cell.coordinates[claim.axis]] = cell
     for there in places.values():
-        ours, among = best_of([there[label] for label in claim.better if label in there])
-        theirs, baseline_among = best_of([there[label] for label in claim.than if label in there])
+        better, than = (
+            [there[label] for label in labels if label in there]
+            for labels in (claim.better, claim.than)
+        )
+        (ours, among), (theirs, baseline_among) = best_of(better), best_of(than)
         if ours is None:
             continue
         coordinates = ours.cell.coordinates.items()
@@ -328,7 +344,9 @@ def _rows(claim: Claim, cells: Sequence[CellOutcomes]) -> Iterator[dict[str, Any
             "claim": claim,
             "place": {axis: label for axis, label in coordinates if axis != claim.axis},
             "among": among,
+            "present": len(better),
             "baseline_among": baseline_among,
+            "baseline_present": len(than),
             **_compared(ours, theirs),
         }
 
