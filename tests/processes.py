@@ -75,6 +75,10 @@ class Processes:
             theirs.close()
             self._workers.append((process, ours))
 
+    def close(self) -> None:
+        """End all processes, as `contextlib.closing` calls it."""
+        self.stop()
+
     def stop(self) -> None:
         """End all processes."""
         for process, pipe in self._workers:

@@ -322,13 +322,22 @@ def test_folders_of_runs_elsewhere_are_linked_relatively(page: Page) -> None:
     assert all(way.startswith("..") and not os.path.isabs(way) for way in ways)
 
 
+def read_csv(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def test_labels_of_any_kind_leave_tables_whole(tmp_path: Path) -> None:
     study = Study.from_text(
         """
         title = "Odd"
         [[axes]]
         name = "mean"
-        points = [{ label = "=1+1" }, { label = "two\\nlines", share = 0.5 }, { label = "-4", share = 0.25 }]
+        points = [
+            { label = "=1+1" },
+            { label = "two\\nlines", share = 0.5 },
+            { label = "-4", share = 0.25 },
+        ]
         [[axes]]
         name = "@method"
         field = "method"
@@ -341,11 +350,11 @@ def test_labels_of_any_kind_leave_tables_whole(tmp_path: Path) -> None:
         "odd",
     )
     write_report(made_up(study, SCALES["paper"], epochs(0.1)), tmp_path)
-    rows = list(csv.DictReader((tmp_path / "table.csv").open(encoding="utf-8")))
+    rows = read_csv(tmp_path / "table.csv")
     assert [row["axis: mean"] for row in rows[::2]] == ["'=1+1", "two\nlines", "-4"]
     assert {row["mean"] for row in rows} == {"20"}
     assert {row["'@method"] for row in rows} == {"sgd", "sbs"}
-    claims = list(csv.DictReader((tmp_path / "claims.csv").open(encoding="utf-8")))
+    claims = read_csv(tmp_path / "claims.csv")
     assert [row["mean"] for row in claims] == ["'=1+1", "two\nlines", "-4"]
     assert {row["axis"] for row in claims} == {"'@method"}
     lines = (tmp_path / "table.md").read_text(encoding="utf-8").splitlines()

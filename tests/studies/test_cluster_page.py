@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from stochbatch.cli.app import app
-from stochbatch.studies.ray_engine import RETRIES
+from stochbatch.studies.ray_cluster import RETRIES
 from stochbatch.studies.ray_task import LOCK_SECONDS, MARK
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cluster.md").read_text(encoding="utf-8")

@@ -120,3 +120,35 @@ def test_a_script_may_train_one_trial_after_the_other(tmp_path: Path) -> None:
     assert first[0][1] == first[2][1] == 2
     assert first[1][0] == second[1][0] == "batches of 3 images ar"
     assert sorted([first[1][1], second[1][1]]) == [False, True]  # one of them should tell it
+
+
+ERRORS = """
+import json, os, sys
+from stochbatch.training import RunError, Trial, run
+rank, seen = int(os.environ["RANK"]), []
+trial = Trial(epochs=1, share=0.1, batch_size=3, width=0.25)
+for device in (["cpu", "nonsense"][rank], "cpu", ["mps", "cpu"][rank], "cpu"):
+    try:
+        run(trial, sys.argv[1], device=device)
+    except RunError as error:
+        seen.append([str(error), error.told])
+with open(sys.argv[1] + f"/rank{rank}", "w") as file:
+    json.dump(seen, file)
+"""
+
+
+def test_what_one_process_lacks_ends_all_at_once_and_every_error_is_told_once(
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(ERRORS)
+    with launched(2, script, tmp_path) as launch:
+        assert launch.end() == 0, launch.err
+    first, second = (json.loads((tmp_path / f"rank{rank}").read_text()) for rank in (0, 1))
+    assert first[0][0].startswith("process 1: no device 'nonsense' here")
+    assert second[0][0].startswith("no device 'nonsense' here")
+    assert second[2][0].startswith("process 0: no device 'mps' here")
+    assert first[1][0] == second[3][0]
+    assert first[1][0].startswith("batches of 3 images are too small")
+    for one, other in zip(first, second, strict=True):
+        assert sorted([one[1], other[1]]) == [False, True]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from stochbatch.studies.local import devices
 from stochbatch.training import RunError, run
 from stochbatch.training.errors import LostProcess
 from stochbatch.training.joining import _is_loss, joined, own_device
@@ -82,6 +83,34 @@ def test_a_group_of_one_is_left_alone(tmp_path: Path) -> None:
 
 
 SECOND = Launch(rank=1, size=2, local_rank=1, has_group=False)
+
+
+def test_no_other_gpu_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To try one is to take memory there, or all of it."""
+    tried = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch, "empty", lambda *_, device: tried.append(str(device)))
+    for name in ("auto", "cuda"):
+        assert own_device(name, SECOND) == torch.device("cuda:1")
+    assert tried == ["cuda:1"] * 2
+    for name in ("auto", "cuda"):
+        assert devices(name) == ["cuda:0", "cuda:1"]
+    assert tried == ["cuda:1"] * 2
+
+
+def test_the_gpu_of_the_caller_s_group_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    monkeypatch.setattr("stochbatch.training.joining.choose_device", torch.device)
+    of_caller = SECOND._replace(has_group=True)
+    assert own_device("auto", of_caller) == torch.device("cuda:1")
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 5)
+    assert own_device("auto", of_caller) == torch.device("cuda:5")
+    bound = torch.device("cuda:6")
+    monkeypatch.setattr("stochbatch.training.joining._bound_device", lambda: bound)
+    assert own_device("auto", of_caller) == torch.device("cuda:6")
 
 
 def test_each_process_has_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,7 +135,7 @@ def _statistics(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         variance, mean = torch.var_mean(values, _OVER, correction=0)
     else:  # it has no image of this batch; its mean is none, and must not be NaN
         variance = mean = values.new_zeros(x.shape[1])
-    count = mean.new_tensor([mine_count], dtype=torch.float64)
+    count = mean.new_full((1,), mine_count, dtype=torch.float64)
     # In double precision: the parts' means may lie close together.
     mine = torch.cat([mean.to(count.dtype), variance.to(count.dtype), count])
     parts = [torch.empty_like(mine) for _ in range(distributed.get_world_size())]

@@ -163,7 +163,7 @@ def _move_one(layer: Layer, place: int, step: _Step, index: ElementIndex) -> Ten
         if isinstance(chance, Tensor):
             chances.append(chance.sum())
     count = torch.stack(batches).sum().to(torch.float32)
-    total = torch.stack(chances).sum() if chances else count.new_tensor(0.0)
+    total = torch.stack(chances).sum() if chances else torch.zeros_like(count)
     return torch.stack((total.to(torch.float32), count))
 
 

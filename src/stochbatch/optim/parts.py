@@ -76,10 +76,12 @@ class Parts:
         message = self._blank(sums.device)
         message[: SQUARES + 1, seating.columns] = sums[:, seating.places].to(message)
         message[COUNT, seating.columns] = seating.counts.to(message.dtype)
-        # On a GPU to look is to wait, so it is done only when something has changed.
-        check = sums.device.type == "cpu" or former is not seating
+        check = _may_look(sums.device) or former is not seating
         everyone = self._exchange(message, check)
         whole = _combined(everyone[:, :, seating.columns], roster.layers.size[seating.places])
+        if not check:
+            # Where some have a gradient and others none, nobody may move: those that look say so.
+            whole = torch.where(_differ(everyone), torch.nan, whole)
         return sums.index_copy(1, seating.places, whole.to(sums))
 
     def _exchange(self, message: Tensor, check: bool) -> Tensor:
@@ -171,31 +173,34 @@ class _Everyone:
                     "parameters lie on meshes of which none contains the others: "
                     f"{tensor.device_mesh} and {self._mesh}"
                 )
-        self._group = self._find_group()
-        order = _distributed().get_process_group_ranks(self._group)
+        self._groups = self._find_groups()
+        order = self._ranks
+        if len(self._groups) == 1:
+            order = _distributed().get_process_group_ranks(self._groups[0])
         self._of_one_copy = torch.stack([_of_one_copy(tensor, order) for tensor in tensors], dim=1)
 
-    def _find_group(self) -> Any:
+    def _find_groups(self) -> list[Any]:
+        """Return groups that, gathered along one after the other, reach all processes.
+
+        None is made here: to make one, NCCL may want processes that know nothing of this mesh.
+        """
         distributed = _distributed()
         if len(self._ranks) == distributed.get_world_size():
-            return distributed.group.WORLD
-        if self._mesh.ndim == 1:
-            return self._mesh.get_group()
-        key = (distributed.group.WORLD, *sorted(self._ranks))
-        if key not in _GROUPS:
-            _GROUPS[key] = distributed.new_group(
-                sorted(self._ranks), use_local_synchronization=True
-            )
-        return _GROUPS[key]
+            return [distributed.group.WORLD]
+        # The last first, so that all come in the order of the mesh.
+        return [self._mesh.get_group(axis) for axis in reversed(range(self._mesh.ndim))]
 
     def gather(self, message: Tensor) -> Tensor:
         """Return what every process says: processes x rows x columns."""
         home, wire = message.device, message
         if home.type != self._mesh.device_type:  # parameters that wait on the host
             wire = message.to(self._mesh.device_type)
-        result = wire.new_empty(len(self._ranks) * len(wire), wire.shape[1])
-        _gather(result, wire, self._group)
-        return result.to(home).view(len(self._ranks), *message.shape)
+        for group in self._groups:
+            count = _distributed().get_world_size(group)
+            result = wire.new_empty(count * len(wire), wire.shape[1])
+            _gather(result, wire, group)
+            wire = result
+        return wire.to(home).view(len(self._ranks), *message.shape)
 
     def each_part_once(self, everyone: Tensor) -> Tensor:
         """Return what is said with zeros where a process has a part that another has too."""
@@ -203,8 +208,9 @@ class _Everyone:
         return torch.where(self._of_one_copy[:, None], everyone, 0.0)
 
 
-_GROUPS: dict[tuple[Any, ...], Any] = {}
-"""Groups of processes that were made here, by their ranks: a group is never given back."""
+def _may_look(device: torch.device) -> bool:
+    """Return whether to look costs nothing. On a GPU it is to wait: only when something changed."""
+    return device.type == "cpu"
 
 
 def _fingerprint(members: Sequence[Member]) -> int:
@@ -219,12 +225,17 @@ def _check(everyone: Tensor) -> None:
         raise RuntimeError(
             "the optimizers of these processes have different parameters, or another order of them"
         )
-    counts = everyone[:, COUNT, :-1]
-    if ((counts < 0).any(dim=0) & (counts >= 0).any(dim=0)).any():
+    if _differ(everyone[:, :, :-1]):
         raise RuntimeError(
             "some processes have no gradient where others have one: of a sharded parameter all "
             "of them must have one, or none"
         )
+
+
+def _differ(everyone: Tensor) -> Tensor:
+    """Return whether some processes have a gradient that others have not."""
+    counts = everyone[:, COUNT]
+    return ((counts < 0).any(dim=0) & (counts >= 0).any(dim=0)).any()
 
 
 def _of_one_copy(tensor: Any, order: Sequence[int]) -> Tensor:

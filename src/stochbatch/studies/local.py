@@ -46,10 +46,10 @@ LOCK_SECONDS = 10.0
 
 def devices(device: str = "auto") -> list[str]:
     """Return the devices that trials can be handed out to: all GPUs, or the one that is named."""
-    chosen = choose_device(device)
-    if str(chosen) == "cuda":
+    if device in ("auto", "cuda") and torch.cuda.is_available():
+        # Not tried here: the engine itself needs none of them.
         return [f"cuda:{number}" for number in range(torch.cuda.device_count())]
-    return [str(chosen)]
+    return [str(choose_device(device))]
 
 
 def default_workers(device: str = "auto") -> int:

@@ -30,12 +30,17 @@ SETTINGS = b"\4"
 STORE_BYTES = 100 * 2**20
 """Ray's memory for objects, where it is started here: trials send a few words."""
 
+RETRIES = 10
+"""How often a trial is tried again after its node, or its process, died. One that kills its
+process every time must end, too."""
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # Trials on the CPU are told so; Ray need not hide the GPUs from them, and warn of it.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     # Nodes import the package that is installed there, also if this process was begun by uv.
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    # One that needs more memory than there is would be tried again for ever.
+    "RAY_task_oom_retries": str(RETRIES),
 }
 """What Ray reads from the environment, unless it is already there."""
 

@@ -28,7 +28,7 @@ from stochbatch.studies.engine import (
     UnfailingWatcher,
     record,
 )
-from stochbatch.studies.ray_cluster import Cluster, ClusterError, Share, connected
+from stochbatch.studies.ray_cluster import RETRIES, Cluster, ClusterError, Share, connected
 from stochbatch.studies.ray_task import (
     LOCK_SECONDS,
     MARK_SECONDS,
@@ -43,10 +43,6 @@ from stochbatch.studies.ray_task import (
 from stochbatch.training import Trial
 from stochbatch.training.result import plugins_of
 from stochbatch.training.signals import StopSignals
-
-RETRIES = 10
-"""How often a trial is tried again after its node, or its process, died. One that kills its
-process every time must end, too."""
 
 SAVING_SECONDS = 60.0
 """How long to wait for trials that are told to save and stop."""

@@ -8,16 +8,21 @@ from contextlib import contextmanager
 
 import torch
 from torch import distributed
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from stochbatch.training.errors import LostProcess, RunError
 from stochbatch.training.launch import (
     PATIENCE,
     Launch,
+    begin_training,
     decide_who_tells,
     find_launch,
-    next_meeting,
+    meeting,
 )
 from stochbatch.training.ranks import Ranks, Several
+
+NO_DEVICE = "no device: "
+"""What a process says to the others that has found none."""
 
 
 def choose_device(name: str) -> torch.device:
@@ -48,8 +53,9 @@ def joined(device: str, alone: bool = False) -> Iterator[Ranks]:
     if launch is None:
         yield Ranks()
         return
+    begin_training()
     try:
-        with _group(launch, own_device(device, launch)) as ranks:
+        with _group(launch, _agreed_device(device, launch)) as ranks:
             try:
                 yield ranks
             except Exception as error:
@@ -69,15 +75,51 @@ def own_device(name: str, launch: Launch) -> torch.device:
         raise RunError(f"several processes cannot share {name}: leave it out, each takes its own")
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and torch.cuda.is_available():
+        # Before it is tried: to try another one would take memory there.
+        name = f"cuda:{_own_gpu(launch)}"
     device = choose_device(name)
     if device.type not in ("cpu", "cuda"):
         raise RunError(f"several processes train on CPUs or CUDA devices, not on {device.type}")
-    if name == "cuda":
-        return torch.device("cuda", _own_gpu(launch))
+    return device
+
+
+def _agreed_device(name: str, launch: Launch) -> torch.device:
+    """Return the device of this process; raise in all of them if they are of different kinds."""
+    if launch.has_group:  # whose backend is chosen already
+        return own_device(name, launch)
+    store, failure = meeting(), None
+    try:
+        device = own_device(name, launch)
+        store.set(f"device {launch.rank}", device.type)
+    except RunError as error:
+        failure = error
+        store.set(f"device {launch.rank}", f"{NO_DEVICE}{error}")
+    if failure is not None:
+        raise failure
+    try:
+        said = [store.get(f"device {rank}").decode() for rank in range(launch.size)]
+    except RuntimeError as error:
+        raise RunError(
+            f"the {launch.size} processes did not find each other: {str(error).splitlines()[0]}"
+        ) from error
+    for rank, text in enumerate(said):
+        if text.startswith(NO_DEVICE):
+            raise RunError(f"process {rank}: {text.removeprefix(NO_DEVICE)}")
+    if len(set(said)) > 1:
+        kinds = ", ".join(f"process {rank} on {kind}" for rank, kind in enumerate(said))
+        raise RunError(f"all processes must train on devices of one kind: {kinds}; see --device")
     return device
 
 
 def _own_gpu(launch: Launch) -> int:
+    if launch.has_group:
+        bound = _bound_device()
+        if bound is not None and bound.type == "cuda":
+            return int(bound.index)
+        begun: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        if begun and torch.cuda.current_device():
+            return torch.cuda.current_device()  # the caller's choice
     if launch.local_rank is None:
         return torch.cuda.current_device()
     count = torch.cuda.device_count()
@@ -89,6 +131,11 @@ def _own_gpu(launch: Launch) -> int:
     return launch.local_rank
 
 
+def _bound_device() -> torch.device | None:
+    """Return the device that the caller's group was made for, if it was made for one."""
+    return getattr(distributed.group.WORLD, "bound_device_id", None)
+
+
 @contextmanager
 def _group(launch: Launch, device: torch.device) -> Iterator[Several]:
     """Enter the process group; leave it as it was, if it was the caller's."""
@@ -97,9 +144,10 @@ def _group(launch: Launch, device: torch.device) -> Iterator[Several]:
     control = distributed.new_group(backend="gloo", timeout=PATIENCE)
     try:
         yield Several(launch.rank, launch.size, device, control)
-    except BaseException:
-        # NCCL may wait in vain for a process that is gone. This one is about to end, too.
-        if device.type != "cuda":
+    except BaseException as error:
+        # NCCL may wait in vain for a process that is gone. What is no loss, all of them know.
+        known = isinstance(error, RunError) and not isinstance(error, LostProcess)
+        if device.type != "cuda" or known:
             _part(launch, control)
         raise
     _part(launch, control)
@@ -112,7 +160,7 @@ def _make_group(launch: Launch, device: torch.device) -> None:
     try:
         distributed.init_process_group(
             "nccl" if on_gpu else "gloo",
-            store=next_meeting(),
+            store=PrefixStore("group", meeting()),
             rank=launch.rank,
             world_size=launch.size,
             timeout=PATIENCE,

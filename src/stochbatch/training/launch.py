@@ -79,9 +79,13 @@ def _store() -> Store:
     return store
 
 
-def next_meeting() -> Store:
-    """Return a store for the processes of this launch, with nothing in it."""
+def begin_training() -> None:
+    """Count one more training: all processes of a launch must call this for each."""
     _Meetings.count += 1
+
+
+def meeting() -> Store:
+    """Return a store for the processes of this launch and training."""
     return PrefixStore(_Meetings.name(), _store())
 
 

@@ -8,12 +8,14 @@ of a weight may differ.
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import pytest
 import torch
 from torch.distributed.tensor import distribute_tensor
 
+from stochbatch.optim import parts
 from tests.optim.sharded.trainings import NAMES, Pair, compare, full, mesh_of, placements
 from tests.processes import Processes
 
@@ -190,11 +192,12 @@ def test_parameters_in_another_order_are_noticed(two: Processes) -> None:
 
 
 def _groups_after_loading() -> list[int]:
-    """Count process groups: a mesh that is not the world needs one of its own."""
+    """Count process groups: a mesh that is not the world has those of its dimensions."""
     import torch.distributed as dist
     from torch.distributed.device_mesh import DeviceMesh
 
     mesh = DeviceMesh("cpu", [[0], [1]])  # of which all processes must know
+    made = len(dist.distributed_c10d._world.pg_map)
     if dist.get_rank() > 1:
         return []
     pair = Pair(mesh, [placements([0, None])] * 6, lr=0.1)
@@ -202,16 +205,38 @@ def _groups_after_loading() -> list[int]:
     for _ in range(3):
         pair.step()
         pair.of_parts.load_state_dict(pair.of_parts.state_dict())
-        found.append(len(dist.distributed_c10d._world.pg_map))
+        found.append(len(dist.distributed_c10d._world.pg_map) - made)
     return found if pair.differences() == [] else [-1]
 
 
-def test_a_mesh_that_is_not_the_world_gets_one_group(four: Processes) -> None:
-    first, second, *others = four.run(_groups_after_loading)
-    assert first == second
-    assert len(first) == 3
-    assert len(set(first)) == 1
-    assert others == [[], []]
+def test_a_mesh_that_is_not_the_world_needs_no_group_more(four: Processes) -> None:
+    """To make one, NCCL may want all processes, of which some know nothing of the mesh."""
+    assert four.run(_groups_after_loading) == [[0, 0, 0], [0, 0, 0], [], []]
+
+
+def _on_a_part_of_the_world(ranks: list[list[int]], cuts: list[int | None]) -> list[str]:
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import DeviceMesh
+
+    mesh = DeviceMesh("cpu", ranks)
+    if dist.get_rank() not in mesh.mesh:
+        return []
+    pair = Pair(mesh, [placements(cuts)] * 6, lr=0.1, momentum=0.9)
+    for _ in range(4):
+        pair.step()
+    return pair.differences()
+
+
+def test_a_mesh_of_two_dimensions_that_is_not_the_world() -> None:
+    with closing(Processes(5)) as five:
+        for ranks, cuts in (
+            ([[0, 3], [1, 4]], [0, 1]),
+            ([[0, 3], [1, 4]], [None, 0]),
+            ([[1, 2], [3, 4]], [0, 0]),
+            ([[1, 2, 4]], [0, 0]),
+            ([[0], [2], [3]], [0, None]),
+        ):
+            assert five.run(_on_a_part_of_the_world, ranks, cuts) == [[]] * 5
 
 
 def _gradient_with_other_placements() -> list[str]:
@@ -291,3 +316,36 @@ def _named_mesh_and_submesh() -> list[str]:
 
 def test_some_parameters_on_a_part_of_the_mesh(four: Processes) -> None:
     assert four.run(_named_mesh_and_submesh) == [[], [], [], []]
+
+
+def _without_looking() -> tuple[str, list[int], bool]:
+    """Drop a gradient in one process, with steps that look only if something changed."""
+    import torch.distributed as dist
+
+    pair = Pair(mesh_of(2), [placements([0])] * 6, lr=0.1)
+    may_look, parts._may_look = parts._may_look, lambda device: False
+    try:
+        for _ in range(2):
+            pair.step()
+        pair.grads()
+        before = [part.data.to_local().clone() for part in pair.parts]
+        if dist.get_rank() == 0:
+            pair.parts[2].grad = None
+        try:
+            pair.of_parts.step()
+            said = ""
+        except RuntimeError as error:
+            said = str(error)
+    finally:
+        parts._may_look = may_look
+    after = [part.data.to_local() for part in pair.parts]
+    still = all(torch.equal(one, two) for one, two in zip(before, after, strict=True))
+    return said, [pair.of_parts.steps, pair.of_parts.skipped_steps], still
+
+
+def test_who_does_not_look_does_not_move_either(two: Processes) -> None:
+    (said, *first), (silent, *second) = two.run(_without_looking)
+    assert "some processes have no gradient where others have one" in said
+    assert silent == ""
+    assert first == [[2, 0], True]
+    assert second == [[2, 1], True]
