@@ -88,21 +88,15 @@ def _agreed_device(name: str, launch: Launch) -> torch.device:
     """Return the device of this process; raise in all of them if they are of different kinds."""
     if launch.has_group:  # whose backend is chosen already
         return own_device(name, launch)
-    store, failure = meeting(), None
-    try:
-        device = own_device(name, launch)
+    with _finding_each_other(launch):
+        store = meeting()
+        try:
+            device = own_device(name, launch)
+        except RunError as error:
+            store.set(f"device {launch.rank}", f"{NO_DEVICE}{error}")
+            raise
         store.set(f"device {launch.rank}", device.type)
-    except RunError as error:
-        failure = error
-        store.set(f"device {launch.rank}", f"{NO_DEVICE}{error}")
-    if failure is not None:
-        raise failure
-    try:
         said = [store.get(f"device {rank}").decode() for rank in range(launch.size)]
-    except RuntimeError as error:
-        raise RunError(
-            f"the {launch.size} processes did not find each other: {str(error).splitlines()[0]}"
-        ) from error
     for rank, text in enumerate(said):
         if text.startswith(NO_DEVICE):
             raise RunError(f"process {rank}: {text.removeprefix(NO_DEVICE)}")
@@ -157,7 +151,7 @@ def _make_group(launch: Launch, device: torch.device) -> None:
     on_gpu = device.type == "cuda"
     if on_gpu:
         torch.cuda.set_device(device)
-    try:
+    with _finding_each_other(launch):
         distributed.init_process_group(
             "nccl" if on_gpu else "gloo",
             store=PrefixStore("group", meeting()),
@@ -166,6 +160,15 @@ def _make_group(launch: Launch, device: torch.device) -> None:
             timeout=PATIENCE,
             device_id=device if on_gpu else None,
         )
+
+
+@contextmanager
+def _finding_each_other(launch: Launch) -> Iterator[None]:
+    """Say in a line what goes wrong where processes wait for each other."""
+    try:
+        yield
+    except RunError:
+        raise
     except RuntimeError as error:
         first = str(error).splitlines()[0]
         raise RunError(f"the {launch.size} processes did not find each other: {first}") from error

@@ -141,10 +141,6 @@ class Result(BaseModel):
             del fields["earlier_environments"]
         return fields
 
-    def as_trial(self) -> Trial:
-        """Return the trial."""
-        return Trial(**self.trial)
-
 
 def environment(device: torch.device, ranks: int = 1) -> dict[str, Any]:
     """Return versions and hardware, and how many processes trained together."""
