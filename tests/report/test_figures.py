@@ -10,7 +10,8 @@ import matplotlib
 
 from stochbatch.report import write_report
 from stochbatch.report.drawing import Sketch
-from stochbatch.report.figures import MOST, gallery, over_trials
+from stochbatch.report.figures import MOST, gallery
+from stochbatch.report.groups import over_trials
 from stochbatch.report.layout import Layout
 from stochbatch.studies import SCALES, STUDIES, CellOutcomes, Outcome, Scale, Study, StudyResults
 from tests.studies.test_statistics import result, with_metrics
@@ -89,13 +90,6 @@ def test_schedules_have_a_figure_of_their_rates() -> None:
     assert list(found) == ["learning-rates", "curves-vgg-tiny"]
     assert "Sigmoid 0.1 to 0.05" in found["learning-rates"].alt
     assert "Adam 20.00" in found["curves-vgg-tiny"].alt
-
-
-def test_batches_are_counted_in_images() -> None:
-    layers = [{"kind": "conv", "size": 3, "batches": 2.5}]
-    results = made_up(STUDIES["local-global"], SCALES["demo"], epochs(0.1, layers=layers))
-    found = named(results)["batches-vgg-tiny"]
-    assert "alpha 0: conv 40;" in found.alt  # batches of 16
 
 
 def test_of_many_groups_the_first_batch_size_is_drawn_as_in_the_article() -> None:

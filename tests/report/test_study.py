@@ -32,7 +32,7 @@ from tests.report.finished_study import (
 from tests.report.test_figures import epochs, made_up
 
 VOID = {"meta", "input", "img", "br"}
-CURVES, BATCHES = "figures/curves-16", "figures/batches-16"
+FIGURES = ("figures/curves-16", "figures/batches-16", "figures/layers-16-sbs")
 
 
 class Page(HTMLParser):
@@ -75,7 +75,7 @@ def page(written: Path) -> Page:
 def test_all_files_are_there_and_nothing_else(written: Path) -> None:
     folder = written.parent
     found = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.*"))
-    pictures = [f"{name}.{form}" for name in (CURVES, BATCHES) for form in ("pdf", "png")]
+    pictures = [f"{name}.{form}" for name in FIGURES for form in ("pdf", "png")]
     tables = ["claims.csv", "table.csv", "table.md", "table.tex"]
     assert found == sorted(["index.html", "report-manifest.json", *tables, *pictures])
 
@@ -205,7 +205,7 @@ def test_the_latex_is_that_of_the_tables(written: Path) -> None:
 
 
 def test_pictures_are_pictures(written: Path) -> None:
-    for name in (CURVES, BATCHES):
+    for name in FIGURES:
         with Image.open(written.parent / f"{name}.png") as picture:
             assert picture.width > 600
             assert len(picture.convert("RGB").getcolors(1 << 20)) > 10

@@ -168,6 +168,28 @@ def batches_by_kind(metrics: Sequence[dict[str, Any]]) -> dict[str, list[float]]
     return curves
 
 
+def batches_by_layer(metrics: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
+    """Return for each layer its mean number of batches, an epoch after the other.
+
+    Example:
+        >>> from stochbatch.report.curve import batches_by_layer
+        >>> layer = {"name": "features.0.weight", "kind": "conv", "size": 3}
+        >>> epochs = [{"layers": [{**layer, "batches": number}]} for number in (1.5, None)]
+        >>> batches_by_layer(epochs)
+        {'features.0.weight (conv)': [1.5, nan]}
+    """
+    rows = [
+        {f"{one['name']} ({one['kind']})": one["batches"] for one in line.get("layers") or ()}
+        for line in metrics
+    ]
+    names = dict.fromkeys(name for row in rows for name in row)
+    column = {name: [row.get(name) for row in rows] for name in names}
+    return {
+        name: [math.nan if value is None else float(value) for value in values]
+        for name, values in column.items()
+    }
+
+
 def _epochs(run: RunFolder) -> list[int]:
     return [line["epoch"] + 1 for line in run.metrics]
 

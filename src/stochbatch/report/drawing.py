@@ -31,6 +31,10 @@ METADATA: dict[str, dict[str, Any]] = {
 }
 
 
+Panel = Callable[["Axes"], None]
+"""Draws what is in one panel."""
+
+
 @dataclass(frozen=True)
 class Style:
     """How a line is drawn: told apart without its colour, too."""
@@ -76,17 +80,19 @@ class Sketch:
     name: str
     caption: str
     alt: str
-    panels: tuple[Callable[[Axes], None], ...]
+    panels: tuple[Panel, ...]
+    height: float = 2.8
+    """Inches of a panel."""
 
     def figure(self) -> Figure:
         """Return the figure, drawn and not saved."""
         with _settings():
-            return _figure(self.panels)
+            return _figure(self.panels, self.height)
 
     def drawn(self) -> Drawing:
         """Return the figure in all formats."""
         with _settings():
-            figure = _figure(self.panels)
+            figure = _figure(self.panels, self.height)
             formats = (_saved(figure, form) for form in ("png", "pdf", "svg"))
             return Drawing(self.name, self.caption, self.alt, *formats)
 
@@ -125,7 +131,7 @@ def draw_line(panel: Axes, x: Sequence[int], y: Sequence[float], how: Style, lab
     )
 
 
-def _figure(draws: Sequence[Callable[[Axes], None]]) -> Figure:
+def _figure(draws: Sequence[Panel], height: float) -> Figure:
     # The Figure itself, without pyplot: no window, no display, nothing global.
     for backend in ("agg", "svg", "pdf"):
         optional(f"matplotlib.backends.backend_{backend}")
@@ -136,7 +142,8 @@ def _figure(draws: Sequence[Callable[[Axes], None]]) -> Figure:
     panels = [panel for line in grid for panel in line]
     for panel, draw in zip(panels, draws, strict=False):
         draw(panel)
-        panel.grid(alpha=0.25)
+        if panel.lines:
+            panel.grid(alpha=0.25)
     for panel in panels[len(draws) :]:
         panel.set_axis_off()
     # Where there is none below, the panel above has the numbers.
@@ -147,7 +154,7 @@ def _figure(draws: Sequence[Callable[[Axes], None]]) -> Figure:
         panels[0].xaxis.set_major_locator(locator)
     width = 6.4 if columns == 1 else 9.0
     figure.set_size_inches(
-        width, 0.6 + 2.8 * rows + LEGEND_LINE * _add_legend(figure, panels, width)
+        width, 0.6 + height * rows + LEGEND_LINE * _add_legend(figure, panels, width)
     )
     return figure
 
@@ -160,6 +167,8 @@ def _add_legend(figure: Figure, panels: Sequence[Axes], width: float) -> int:
         for panel in panels
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
     }
+    if not legend:
+        return 0
     room = int((width - LEGEND_HANDLE) / LEGEND_LETTER)
     texts = ["\n".join(textwrap.wrap(label, room)) or label for label in legend]
     longest = max((len(line) for text in texts for line in text.split("\n")), default=0)
