@@ -33,7 +33,7 @@ def study(*lines: list[dict[str, Any]]) -> StudyResults:
 
 
 def first_map(results: StudyResults) -> Sketch:
-    return named(results)["layers-vgg-tiny-alpha-0"]
+    return named(results)["layers-vgg-tiny-alpha-0.1"]
 
 
 def picture(sketch: Sketch) -> np.ndarray[Any, Any]:
@@ -82,6 +82,17 @@ def test_a_trial_without_a_number_does_not_take_it_from_the_others() -> None:
     broken = with_metrics(replace(cell.outcomes[0]), epochs(0.1, layers=[layer("a", None)]))
     cells = (replace(cell, outcomes=(cell.outcomes[0], broken)), *results.cells[1:])
     np.testing.assert_array_equal(picture(first_map(replace(results, cells=cells))), [[32, 64]])
+
+
+def test_a_batch_is_never_more_than_the_whole_training_set() -> None:
+    results = study([layer("a", 2.0)])
+    done = results.cells[0].outcomes[0].result
+    assert done is not None
+    few = done.model_copy(update={"data": done.data.model_copy(update={"train_images": 10})})
+    object.__setattr__(results.cells[0].outcomes[0], "result", few)
+    found = first_map(results)
+    np.testing.assert_array_equal(picture(found), [[20]])
+    assert found.figure().axes[0].images[0].get_clim() == pytest.approx((10, 20))
 
 
 def test_an_epoch_without_numbers_is_a_gap_in_its_place() -> None:

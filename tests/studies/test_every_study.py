@@ -27,7 +27,7 @@ def test_a_study_is_run_and_reported(
     assert "0 failed" in done.out
     assert "0 trials to run" in call("study", "run", *options).out
     assert call("report", *options).code == 0
-    folder = tmp_path / "reports" / f"{name}-demo"
+    folder = tmp_path / "reports" / f"{name}-demo-part"
     rows = list(csv.DictReader((folder / "table.csv").read_text(encoding="utf-8").splitlines()))
     assert [tuple(row[axis.name] for axis in study.axes) for row in rows] == [
         cell.key for cell in cells

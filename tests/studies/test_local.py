@@ -18,6 +18,7 @@ from stochbatch.studies import SCALES, Study, collect, local
 from stochbatch.studies.engine import StudyStopped, StudyWatcher
 from stochbatch.studies.local import default_workers, devices, run_trials
 from stochbatch.training import Trial
+from tests.cli.command import ENVIRONMENT, SCRIPT
 from tests.training.runs import lasting, small_trial
 
 TEXT = """
@@ -184,6 +185,29 @@ def test_a_signal_stops_a_study_and_the_next_run_ends_it(tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's /proc")
+@pytest.mark.parametrize("moment", [0.0, 0.5, 1.5])
+def test_ctrl_c_while_the_workers_begin_leaves_no_traceback(tmp_path: Path, moment: float) -> None:
+    words = ["study", "run", "comparison", "--scale", "demo", "--workers", "2"]
+    process = subprocess.Popen(
+        [str(SCRIPT), *words, "--root", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=ENVIRONMENT,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    said = process.stdout.readline()  # how many trials there are: from now on workers are hired
+    _until(lambda: len(_children(process.pid)) > 1)
+    time.sleep(moment)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    said += process.communicate(timeout=120)[0]
+    assert "Traceback" not in said
+    assert "Stopped; everything is saved" in said
+    assert process.returncode == 130
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's /proc")
 def test_workers_of_an_engine_that_is_killed_save_and_end_and_the_next_goes_on(
     tmp_path: Path,
 ) -> None:
@@ -209,6 +233,10 @@ def test_workers_of_an_engine_that_is_killed_save_and_end_and_the_next_goes_on(
     assert not (tmp_path / trial.folder / "error.json").exists()
     run_trials([trial], tmp_path / "whole")
     assert lasting(tmp_path / trial.folder) == lasting(tmp_path / "whole" / trial.folder)
+
+
+def _children(process: int) -> list[str]:
+    return Path(f"/proc/{process}/task/{process}/children").read_text().split()
 
 
 def _command(process: str) -> bytes:

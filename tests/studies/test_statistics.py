@@ -50,7 +50,7 @@ STUDY = Study.from_text(
 FULL = Scale("full", "As published.", repetitions=3, comparable=True)
 REDUCED = Scale("reduced", "Less.", repetitions=3)
 FACTS = DataFacts(
-    train_sha256="", test_sha256="", official=True, train_images=1, test_images=1, mean=(), std=()
+    train_sha256="", test_sha256="", official=True, train_images=999, test_images=1, mean=(), std=()
 )
 ACCURACY = st.floats(0, 100, width=32)
 

@@ -5,8 +5,11 @@ import re
 from importlib import resources
 
 import pytest
+import torch
 
+from stochbatch.data import load
 from stochbatch.studies import SCALES, STUDIES, Study, StudyError
+from stochbatch.training.session import Session
 
 PAPER = SCALES["paper"]
 CELLS = {
@@ -93,10 +96,27 @@ def test_the_article_s_momenta_go_with_its_batch_sizes() -> None:
         assert (trial.epochs, trial.share, trial.width) == (100, 1.0, 1.0)
 
 
-def test_methods_share_their_seeds_so_that_differences_are_paired() -> None:
-    cells = STUDIES["partial-data"].cells(SCALES["demo"])
-    pairs = {cell.key: [cell.trial(seed).seed for seed in range(3)] for cell in cells}
-    assert all(seeds == [0, 1, 2] for seeds in pairs.values())
+@pytest.mark.parametrize("method", ["SBS", "Dropout", "Entropy-SGD", "Accelerated-SGD"])
+def test_methods_begin_alike_and_see_the_same_images_so_that_differences_are_paired(
+    method: str,
+) -> None:
+    cells = STUDIES["comparison"].cells(SCALES["demo"], {"batch size": ["16"]})
+    by_method = {cell.coordinates["method"]: cell for cell in cells}
+    train, test = (load("digits", split=split) for split in ("train", "test"))
+
+    def session(label: str, seed: int) -> Session:
+        return Session(by_method[label].trial(seed), train, test, torch.device("cpu"))
+
+    ours, theirs, other = session(method, 1), session("SGD", 1), session("SGD", 2)
+    first, second = ours.network.state_dict(), theirs.network.state_dict()
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert not torch.equal(first["features.0.weight"], other.network.features[0].weight)
+    for epoch in (0, 3):
+        both = zip(ours.batches.epoch(epoch), theirs.batches.epoch(epoch), strict=True)
+        for (images, labels), (same_images, same_labels) in both:
+            assert torch.equal(images, same_images)
+            assert torch.equal(labels, same_labels)
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -170,6 +190,21 @@ def test_a_study_of_one_s_own() -> None:
         ('name = "batch size"', 'name = "rate"', "two axes have one name"),
         ('label = "local", ', "", "axis 'scheme': a point has no label"),
         ("[base]", "[base", "own: not valid TOML"),
+        ("[base]", "[base]\nseed = 100", "seeds are counted from 0 and the same for all cells"),
+        ('field = "lr"\nvalues = [0.1, 0.2]', 'field = "seed"\nvalues = [1, 2]', "leave out seed"),
+        ("momentum = [0.0, 0.9]", "lr = [0.1, 0.9]", "axes 'rate' and 'batch size' both set lr"),
+        (
+            "zip = { batch_size = [16, 128], momentum = [0.0, 0.9] }",
+            'points = [{ label = "one", settings = { lambd = 1.0 } }]',
+            "the axes 'batch size' and 'scheme' both set settings.lambd",
+        ),
+        ("[16, 128], momentum = [0.0, 0.9]", "[]", "axis 'batch size' has no point"),
+        (
+            "repetitions = 4",
+            'published = "comparisn"',
+            "the article has no table 'comparisn'",
+        ),
+        ("repetitions = 4", 'name = "../mine"', "a name is no path, got '../mine'"),
     ],
 )
 def test_a_study_that_cannot_be(old: str, new: str, message: str) -> None:
@@ -204,6 +239,11 @@ def test_one_claim_or_several_or_both() -> None:
     )
 
 
+def test_a_claim_may_name_values_as_the_axis_has_them() -> None:
+    text = OWN.replace("[0.1, 0.2]", "[0.1, 0.2, 0.4]") + SEVERAL.replace('"0.4"', "0.4")
+    assert Study.from_text(text, "own").claims[1].than == ("0.4",)
+
+
 def test_a_study_without_a_claim_has_none() -> None:
     assert Study.from_text(OWN.split("[claim]")[0], "own").claims == []
 
@@ -221,7 +261,11 @@ def test_a_study_without_a_claim_has_none() -> None:
         ('better = "local"', 'name = "rates"\nbetter = "local"', "two claims are called 'rates'"),
         ('"local"\nthan = "both"', '"both"\nthan = "local"', "two claims are called 'both is"),
         ('axis = "rate"', "", "claims.1.axis: field required"),
-        ('than = "0.4"', "than = 0.4", "claims.1.than: input should be a valid tuple"),
+        (
+            'than = "0.4"',
+            "than = { rate = 0.4 }",
+            "claims.1.than.0: input should be",
+        ),
     ],
 )
 def test_claims_that_cannot_be(old: str, new: str, message: str) -> None:
@@ -266,6 +310,48 @@ def test_a_scale_does_not_overrule_what_an_axis_varies(axis: str, scale: str, me
     assert len(study.cells(PAPER)) == 8
     with pytest.raises(StudyError, match=message):
         study.cells(SCALES[scale])
+
+
+@pytest.mark.parametrize(
+    ("axis", "scale"),
+    [
+        ('field = "share"\nvalues = [0.125, 0.1]', "demo"),  # both are the least that there is
+        ('points = [{ label = "full" }, { label = "quarter", width = 0.25 }]', "laptop"),
+        ('points = [{ label = "many" }, { label = "few", epochs = 30 }]', "laptop"),
+    ],
+)
+def test_what_a_scale_would_make_the_same_is_not_called_by_two_names(axis: str, scale: str) -> None:
+    study = Study.from_text(OWN.replace('field = "lr"\nvalues = [0.1, 0.2]', axis), "own")
+    assert len(study.cells(PAPER)) == 8
+    with pytest.raises(StudyError, match=f"would be the same trials at the scale {scale}"):
+        study.cells(SCALES[scale])
+
+
+def test_momenta_of_a_method_that_has_none_are_not_called_by_two_names() -> None:
+    text = OWN.replace('"sbs"\nsettings = { alpha = 0.5 }', '"acc-sgd"').split("[[axes]]")[0]
+    axis = '[[axes]]\nname = "momentum"\nfield = "momentum"\nvalues = [0.0, 0.9]'
+    with pytest.raises(StudyError, match="“momentum 0.0” and “momentum 0.9” would be the same"):
+        Study.from_text(text + axis, "own").cells(PAPER)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "epochs = 2",
+            'share = "half"',
+            "own, rate 0.1, .*: share: input should be",
+        ),
+        ("settings = { alpha = 0.5 }", "settings = 3", "own, rate 0.1, .*: settings: "),
+    ],
+)
+def test_nonsense_in_the_base_is_told_with_its_field(
+    scale: str, old: str, new: str, message: str
+) -> None:
+    study = Study.from_text(OWN.replace(old, new), "own")
+    with pytest.raises(StudyError, match=message):
+        study.trials(study.cells(SCALES[scale]), 1)
 
 
 def test_a_file_that_is_not_there(tmp_path) -> None:

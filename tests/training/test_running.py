@@ -171,6 +171,15 @@ def test_sparse_evaluation_changes_what_is_known_of_a_training_and_not_the_train
     ]
 
 
+def test_a_checkpoint_that_outlived_its_run_is_cleared_away(tmp_path: Path) -> None:
+    trial = small_trial(epochs=1)
+    result = run(trial, tmp_path)
+    left = tmp_path / trial.folder / "checkpoint-00001-0000009-0123456789abcdef.pt"
+    left.write_bytes(b"as a kill between result and clearing leaves it")
+    assert run(trial, tmp_path) == result
+    assert not left.exists()
+
+
 def test_a_finished_run_is_returned_and_not_run_again(tmp_path: Path) -> None:
     trial = small_trial(epochs=1)
     first = run(trial, tmp_path)

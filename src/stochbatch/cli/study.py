@@ -90,7 +90,7 @@ def plan(
 ) -> None:
     """Show how many trials are missing, and how long they will take on this machine."""
     from stochbatch.studies.local import default_workers
-    from stochbatch.studies.planning import estimate
+    from stochbatch.studies.planning import estimate, until_all_are_done
     from stochbatch.training.joining import choose_device
 
     found = results(name, scale, root, only, cells, trials, datasets, networks, methods)
@@ -112,7 +112,8 @@ def plan(
     if missing:
         most = default_workers()  # more than these do not make it faster
         at_once = min(workers or most, most, len(missing))
-        seconds = estimate(missing, choose_device("auto"), _tell_kind) / at_once
+        each = estimate(missing, root, choose_device("auto"), _tell_kind)
+        seconds = until_all_are_done(each, at_once)
         typer.echo(f"time, from a measured sample: about {duration(seconds)}")
 
 
@@ -292,10 +293,15 @@ def results(
     methods: str | None,
 ) -> StudyResults:
     """Return what a study has left, narrowed as the options say."""
-    from stochbatch.studies import SCALES, STUDIES, Study, collect
+    from stochbatch.studies import SCALES, STUDIES, Study, StudyError, collect
 
     own = name.endswith(".toml")
     study = Study.from_file(name) if own else STUDIES[name]
+    if own and study.name in STUDIES:
+        raise StudyError(
+            f"{name}: {study.name} is the name of a study that is there already, and reports go by "
+            "names: give this one another (name = ... on its first line)"
+        )
     scale = scale or ("paper" if own else "demo")
     kept = parse_only(only or [])
     for axis, labels in (("dataset", datasets), ("network", networks), ("method", methods)):
@@ -350,5 +356,5 @@ def _counts(found: StudyResults) -> dict[str, int]:
 
 
 def _tell_kind(kind: Any) -> None:
-    dataset, network, width, precision = kind
+    dataset, network, width, precision, _ = kind
     typer.echo(f"measuring {network} (width {width:g}, {precision}) on {dataset} ...", err=True)

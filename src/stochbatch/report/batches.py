@@ -66,7 +66,7 @@ def by_layer(layout: Layout, axis: str, groups: Iterable[Group]) -> list[tuple[G
             place = {**group, axis: label}
             curves = _means((trial, batches_by_layer(trial.metrics)) for trial in cell.done)
             if any(math.isfinite(value) for values in curves.values() for value in values):
-                found.append((place, _map(curves, place, cell.done[0].trial.batch_size)))
+                found.append((place, _map(curves, place, _images(cell.done[0]))))
     return found
 
 
@@ -74,11 +74,17 @@ def _means(trials: Iterable[tuple[Outcome, Curves]]) -> Curves:
     """Return the means over the trials that have a number, in images."""
     found: dict[str, list[list[float | None]]] = {}
     for trial, curves in trials:
-        size = trial.trial.batch_size
+        size = _images(trial)
         for name, batches in curves.items():
             images = [size * count if math.isfinite(count) else None for count in batches]
             found.setdefault(name, []).append(images)
     return {name: _mean(curves) for name, curves in found.items()}
+
+
+def _images(trial: Outcome) -> int:
+    """Return the images of a batch, which is never more than the whole training set."""
+    there = trial.result.data.train_images if trial.result else trial.trial.batch_size
+    return min(trial.trial.batch_size, there)
 
 
 def _mean(curves: Sequence[Sequence[float | None]]) -> list[float]:

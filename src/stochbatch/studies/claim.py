@@ -32,7 +32,10 @@ class Claim(BaseModel):
     @field_validator("better", "than", mode="before")
     @classmethod
     def _listed(cls, side: Any) -> Any:
-        return (side,) if isinstance(side, str) else side
+        """Return labels: an axis makes texts of its values, so a claim may name the values."""
+        listed = side if isinstance(side, list | tuple) else [side]
+        values = (str, int, float)
+        return tuple(str(label) if isinstance(label, values) else label for label in listed)
 
     @model_validator(mode="after")
     def _check(self) -> Claim:

@@ -11,9 +11,10 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -93,8 +94,10 @@ def run_trials(
         with StopSignals() as signals:
             return engine.run(min(workers, len(trials)), signals)
     finally:
-        engine.stop()
-        watcher.close()
+        try:
+            engine.stop()
+        finally:  # also if a second Ctrl-C does not let the processes save
+            watcher.close()
 
 
 @dataclass
@@ -138,7 +141,8 @@ class _Engine:
         ours, theirs = context.Pipe()
         arguments = (theirs, str(self.root), self.threads, self._options(place))
         process = context.Process(target=_work, args=arguments, daemon=True)
-        process.start()
+        with _interrupts_held_back():
+            process.start()
         theirs.close()
         worker = _Worker(process, ours, place)
         self.workers.append(worker)
@@ -227,6 +231,20 @@ class _Engine:
             worker.process.join()
 
 
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """Start processes that a Ctrl-C does not reach before they can ignore it."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # which, begun by a first process, would let them through
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def keeps_faults(options: dict[str, Any]) -> bool:
     """Return whether a fault of the device may stay with a process, and fail all that follows."""
     return not str(options["device"]).startswith("cpu")
@@ -236,6 +254,8 @@ def _work(pipe: Connection, root: str, threads: int, options: dict[str, Any]) ->
     """What a worker does: trials, one after the other, until it is sent None."""
     # Ctrl-C in a terminal reaches every process. The engine tells the workers what to do.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     _stop_with_the_engine()
     # What an engine that was killed left behind may be saving yet: wait for its lock.
     options = {"wait": True, **options}

@@ -67,12 +67,28 @@ def published_value(
     """
     if table is None or not _as_in_the_article(table, fields):
         return None
+    try:
+        key = _key(table, coordinates, fields)
+    except (TypeError, ValueError, AttributeError):  # of which no trial can be made
+        return None
+    found = _tables().get(key)
+    return None if found is None else Published(found["mean"], found.get("max"))
+
+
+def check_table(name: str) -> None:
+    """Raise a `ValueError` if the article has no such table."""
+    there = dict.fromkeys(key[0] for key in _tables())
+    if name not in there:
+        raise ValueError(f"the article has no table {name!r}. There are: {', '.join(there)}")
+
+
+def _key(table: str, coordinates: Mapping[str, str], fields: Mapping[str, Any]) -> Key:
     params = {
         "lr_schedules": f"schedule={coordinates.get('schedule')}",
         "batch_momentum": f"momentum={fields.get('momentum', 0.0):g}",
         "alpha_lambda": _scheme(coordinates.get("scheme", ""), fields),
     }
-    key = (
+    return (
         table,
         DATASETS.get(fields.get("dataset", ""), ""),
         NETWORKS.get(fields.get("network", ""), ""),
@@ -81,8 +97,6 @@ def published_value(
         METHODS.get(fields.get("method", "sgd"), ""),
         params.get(table, ""),
     )
-    found = _tables().get(key)
-    return None if found is None else Published(found["mean"], found.get("max"))
 
 
 def _as_in_the_article(table: str, fields: Mapping[str, Any]) -> bool:

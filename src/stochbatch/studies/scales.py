@@ -44,6 +44,8 @@ class Scale:
         result = {**fields, **self.fields}
         for name, factor in self.factors.items():
             given = result.get(name, 1.0)
+            if isinstance(given, bool) or not isinstance(given, int | float):
+                continue  # no trial can be made of it, and says why
             result[name] = max(given * factor, min(given, self.least.get(name, 0.0)))
         return result
 

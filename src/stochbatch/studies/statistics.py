@@ -248,8 +248,9 @@ def accuracies(outcomes: Sequence[Outcome]) -> dict[int, float]:
 def update_probability(metrics: Sequence[Mapping[str, Any]]) -> float | None:
     """Return the mean update probability of a run over its weights and epochs.
 
-    As printed (``lr_scaling="none"``) SBS moves a weight at the learning rate, but only with
-    this probability: the rate times it is the one at which SGD has the same mean step.
+    As printed (``lr_scaling="none"``) SBS moves a weight at the learning rate, but only with its
+    probability. If that is fixed, SGD has the same mean step at the rate times it; under the
+    global scheme it differs from layer to layer, and SGD has the same mean step at no rate.
 
     Args:
         metrics: the lines of ``metrics.jsonl``.

@@ -54,7 +54,7 @@ from stochbatch.studies.cell import Cell
 from stochbatch.studies.choosing import with_labels, with_names
 from stochbatch.studies.claim import Claim
 from stochbatch.studies.errors import StudyError
-from stochbatch.studies.published import published_value
+from stochbatch.studies.published import check_table, published_value
 from stochbatch.studies.scales import Scale
 from stochbatch.training import Trial, TrialError
 
@@ -85,9 +85,15 @@ class Axis(BaseModel):
         if len({len(values) for values in self.zip.values()}) > 1:
             raise ValueError(f"axis {self.name!r}: lists that go together must be equally long")
         labels = [point.label for point in self.expanded()]
+        if not labels:
+            raise ValueError(f"axis {self.name!r} has no point")
         if len(set(labels)) != len(labels):
             raise ValueError(f"axis {self.name!r} has a label twice: {labels}")
         return self
+
+    def fields(self) -> set[str]:
+        """Return the names of all fields that a point sets; of tables those of their entries."""
+        return {name for point in self.expanded() for name in _names(point.fields)}
 
     def expanded(self) -> list[Point]:
         """Return the points of the axis."""
@@ -150,6 +156,11 @@ class Study(BaseModel):
         names = [axis.name for axis in self.axes]
         if len(set(names)) != len(names):
             raise ValueError(f"two axes have one name: {names}")
+        if set(self.name) & set("/\\") or self.name.startswith("."):
+            raise ValueError(f"a name is no path, got {self.name!r}")
+        if self.published is not None:
+            check_table(self.published)
+        self._check_fields()
         for claim in self.claims:
             self._check_claim(claim)
         # The same claim twice would be corrected for twice, two of one name be taken for one.
@@ -157,6 +168,22 @@ class Study(BaseModel):
         if twice := [text for text in texts if texts.count(text) > 1]:
             raise ValueError(f"two claims are called {twice[0]!r}")
         return self
+
+    def _check_fields(self) -> None:
+        """Raise if a field is set where it would be overwritten without a word."""
+        set_by: dict[str, str] = {}
+        for axis in self.axes:
+            for field in sorted(axis.fields()):
+                if field in set_by:
+                    raise ValueError(
+                        f"the axes {set_by[field]!r} and {axis.name!r} both set {field}"
+                    )
+                set_by[field] = axis.name
+        if "seed" in {*self.base, *set_by}:
+            raise ValueError(
+                "seeds are counted from 0 and the same for all cells: leave out seed, "
+                "and say with repetitions how many"
+            )
 
     def _check_claim(self, claim: Claim) -> None:
         axis = next((axis for axis in self.axes if axis.name == claim.axis), None)
@@ -192,14 +219,22 @@ class Study(BaseModel):
         for name, there in axes:
             self._check_scale(scale, name, there)
         seen = set()
+        before: dict[str, tuple[str, Cell]] = {}
         for points in product(*(points for _, points in axes)):
             coordinates = {name: point.label for (name, _), point in zip(axes, points, strict=True)}
             fields = _merged(self.base, *(point.fields for point in points))
             value = published_value(self.published, coordinates, fields)
             cell = Cell(coordinates, _possible(scale.reduced(fields)), value)
-            if cell.key not in seen:
-                seen.add(cell.key)
-                yield cell
+            if cell.key in seen:
+                continue
+            seen.add(cell.key)
+            given, first = before.setdefault(_text(cell.fields), (_text(fields), cell))
+            if given != _text(fields):
+                raise StudyError(
+                    f"{self.name}: “{first}” and “{cell}” would be the same trials at the scale "
+                    f"{scale.name}, under two names"
+                )
+            yield cell
 
     def _check_scale(self, scale: Scale, axis: str, points: Sequence[Point]) -> None:
         """Raise if a scale sets what an axis varies: its labels would say what is not so."""
@@ -249,11 +284,25 @@ def _merged(*parts: Mapping[str, Any]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for part in parts:
         for name, value in part.items():
-            if isinstance(value, Mapping):
-                result[name] = {**result.get(name, {}), **value}
+            there = result.get(name, {})
+            if isinstance(value, Mapping) and isinstance(there, Mapping):
+                result[name] = {**there, **value}
             else:
-                result[name] = value
+                result[name] = value  # whether it may be is the trial's to say
     return result
+
+
+def _names(fields: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the names of fields; of tables (settings) those of the entries."""
+    for name, value in fields.items():
+        if isinstance(value, Mapping):
+            yield from (f"{name}.{entry}" for entry in value)
+        else:
+            yield name
+
+
+def _text(fields: Mapping[str, Any]) -> str:
+    return json.dumps(fields, sort_keys=True, default=str)
 
 
 def _possible(fields: dict[str, Any]) -> dict[str, Any]:

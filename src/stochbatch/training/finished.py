@@ -20,6 +20,7 @@ def find(
     remove_forgotten(folder, after=-math.inf)  # nobody else is at work here
     done = None if again else read_result(folder)
     if done is not None:
+        checkpoint.remove_all(folder)  # which a kill after the result leaves behind
         _check_data(done, data_root, accept_hash)
     return done
 

@@ -1,0 +1,60 @@
+"""Invariant: an estimate counts what is left to do, on the workers that do it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from stochbatch.studies.planning import Kind, Speed, estimate, kind_of, measure, until_all_are_done
+from stochbatch.training import run, running
+from tests.training.runs import CrashError, Witness, crash, small_trial
+
+CPU = torch.device("cpu")
+
+
+def speed(kind: Kind, device: torch.device) -> Speed:
+    return Speed(train=0.001, test=0.0001)
+
+
+def test_the_epochs_that_are_done_are_not_counted_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "TOLD_EVERY", -1.0)
+    trial = small_trial(epochs=4)
+    with pytest.raises(CrashError):
+        run(trial, tmp_path, device="cpu", progress=Witness(crash, at=(1, 3)))
+    begun, whole = (
+        estimate([trial], root, CPU, measured=speed) for root in (tmp_path, tmp_path / "none")
+    )
+    assert begun == pytest.approx([0.75 * whole[0]])
+    # 1352 digits to train with, a fifth of them, and 445 to test: after every epoch.
+    assert whole == pytest.approx([4 * (1352 * 0.2 * 0.001 + 445 * 0.0001)])
+
+
+def test_every_kind_is_measured_once(tmp_path: Path) -> None:
+    trials = [small_trial(seed=seed, width=width) for seed in range(2) for width in (0.25, 0.5)]
+    told: list[Kind] = []
+    assert len(estimate(trials, tmp_path, CPU, told.append, speed)) == 4
+    assert told == [kind_of(trial, CPU) for trial in trials[:2]]
+
+
+def test_batch_sizes_count_where_they_decide_about_the_speed() -> None:
+    small, large = small_trial(batch_size=16), small_trial(batch_size=128)
+    assert kind_of(small, CPU) == kind_of(large, CPU)
+    cuda = torch.device("cuda")
+    assert kind_of(small, cuda) != kind_of(large, cuda)
+
+
+def test_a_trial_is_not_cut_in_two() -> None:
+    assert until_all_are_done([10, 10, 10], workers=2) == 20
+    assert until_all_are_done([1, 2, 3, 4], workers=2) == 6  # 1 and 3, 2 and 4
+    assert until_all_are_done([], workers=2) == 0
+
+
+def test_a_speed_is_really_measured() -> None:
+    slow = measure(kind_of(small_trial(width=2.0), CPU), CPU)
+    fast = measure(kind_of(small_trial(width=0.25), CPU), CPU)
+    assert 0 < fast.train < slow.train
+    assert 0 < fast.test < slow.test
