@@ -33,6 +33,7 @@ def large_optimizer(**options: object) -> SBS:
     [
         ("no-such-compiler", "no C\\+\\+ compiler: 'no-such-compiler' is not on the PATH"),
         ("false", "false failed: .* non-zero exit status"),
+        ('"g++', "CXX is no command: No closing quotation"),
     ],
 )
 def test_a_failing_compiler_is_said_once_and_stepped_around(
@@ -49,6 +50,21 @@ def test_a_failing_compiler_is_said_once_and_stepped_around(
     with pytest.raises(RuntimeError, match=f"fused=True: .*{reason}"):
         large_optimizer(fused=True).step()
     assert not list(no_library.rglob("*.partial"))
+
+
+def test_a_compiler_that_cannot_be_started(no_library, monkeypatch, tmp_path: Path) -> None:
+    program = tmp_path / "compiler"
+    program.write_bytes(b"\x00no program")
+    program.chmod(0o755)
+    monkeypatch.setenv("CXX", str(program))
+    with pytest.warns(UserWarning, match="nothing can be built: .*Exec format error"):
+        large_optimizer().step()
+
+
+def test_a_source_that_was_not_shipped(no_library, monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(building, "SOURCE", tmp_path / "native.cpp")
+    with pytest.warns(UserWarning, match="nothing can be built: .*No such file"):
+        large_optimizer().step()
 
 
 def test_a_cache_that_cannot_be_written(no_library, monkeypatch) -> None:

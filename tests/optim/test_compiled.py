@@ -98,6 +98,24 @@ def test_rates_sizes_and_epochs_do_not_compile_anew() -> None:
     assert not torch._dynamo.utils.counters["graph_break"]
 
 
+@pytest.mark.slow
+@torch._dynamo.config.patch(recompile_limit=3)
+def test_no_kind_of_step_takes_the_place_of_another() -> None:
+    """A sweep in one process: the compiler allows a function only so many variants."""
+    for options in (
+        {},
+        {"probability": 0.5},
+        {"steps_per_epoch": 3},
+        {"probability": 0.5, "steps_per_epoch": 3},
+    ):
+        weight = nn.Parameter(torch.zeros(20_000, device=DEVICE))
+        optimizer = SBS([weight], fused=True, **options)
+        for _ in range(2):
+            weight.grad = torch.randn_like(weight)
+            optimizer.step()
+        assert optimizer.steps == 2
+
+
 def test_a_momentum_that_moves_does_not_compile_anew() -> None:
     weight = nn.Parameter(torch.zeros(20_000, device=DEVICE))
     optimizer = SBS([weight], momentum=0.9, fused=True)
@@ -115,7 +133,7 @@ def test_a_failing_compiler_is_said_and_stepped_around(monkeypatch) -> None:
     def broken(*_: object, **__: object) -> None:
         raise OSError("no such toolchain\nand more")
 
-    monkeypatch.setattr(compiled, "_compiled_for", lambda _: broken)
+    monkeypatch.setattr(compiled, "_compiled_for", lambda *_: broken)
     compiled._try.cache_clear()
     weight = nn.Parameter(torch.zeros(1 << 15, device=DEVICE))
     weight.grad = torch.ones_like(weight)

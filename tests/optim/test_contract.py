@@ -291,6 +291,38 @@ def test_a_complex_parameter_is_two_real_ones(name: str, options: dict, monkeypa
 
 
 @pytest.mark.parametrize(("name", "options"), settings(), ids=str)
+def test_a_gradient_that_is_yet_to_be_conjugated_is_the_conjugate(
+    name: str, options: dict, monkeypatch
+) -> None:
+    row = prepared(name, monkeypatch)
+    factor = torch.randn(5, dtype=torch.complex128)
+
+    class Numbers(Bowl):
+        def __init__(self, conjugate) -> None:
+            super().__init__(torch.ones(5, dtype=torch.complex128))
+            self.conjugate = conjugate
+
+        def loss(self, number: int) -> torch.Tensor:
+            (p,) = self.network
+            return (self.conjugate(p) * factor).real.sum()
+
+    lazy, done = Numbers(torch.conj), Numbers(torch.conj_physical)
+    lazy.loss(0).backward()
+    assert lazy.network[0].grad.is_conj()
+    for problem in (lazy, done):
+        groups = [{"params": problem.network.parameters(), "kind": "other"}]
+        row.train(problem, row.make(problem, groups, **{**options, "lr": 0.01}), range(4))
+    assert not torch.equal(done.network[0], torch.ones_like(done.network[0]))
+    assert torch.equal(lazy.network[0], done.network[0])
+
+
+def test_a_weight_that_is_yet_to_be_conjugated_is_refused(row: Row) -> None:
+    weight = nn.Parameter(torch.ones(3, dtype=torch.complex64).conj())
+    with pytest.raises(ValueError, match="make the parameter of its resolve_conj"):
+        row.make(Problem(), [weight])
+
+
+@pytest.mark.parametrize(("name", "options"), settings(), ids=str)
 def test_state_follows_its_parameter_to_another_dtype(
     name: str, options: dict, monkeypatch
 ) -> None:
@@ -307,6 +339,11 @@ def test_state_follows_its_parameter_to_another_dtype(
         assert {k: v.dtype for k, v in state.items()} == {
             k: v.dtype for k, v in wanted[number].items()
         }
+        # The twin was double from the beginning: what is lost on the way is seen, rounding is not.
+        for key, value in state.items():
+            torch.testing.assert_close(value, wanted[number][key], rtol=1e-3, atol=1e-4)
+    for one, other in zip(moved.network.parameters(), double.network.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 def test_a_memory_layout_does_not_matter(row: Row) -> None:

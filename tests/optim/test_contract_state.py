@@ -38,6 +38,21 @@ def saved_and_loaded(thing: object) -> Any:
     return torch.load(buffer, weights_only=True)
 
 
+def test_one_state_can_be_loaded_again_and_into_a_copy(row: Row) -> None:
+    problem = Problem()
+    optimizer = row.make(problem, **row.good[-1])
+    row.train(problem, optimizer, range(2))
+    options = set(optimizer.param_groups[0])
+    snapshot = copy.deepcopy(optimizer.state_dict())
+    wanted = copy.deepcopy(snapshot["state"])
+    for loading in (optimizer, optimizer, copy.deepcopy(optimizer)):
+        row.train(problem, optimizer, range(2, 4))
+        loading.load_state_dict(snapshot)
+        assert set(loading.param_groups[0]) == options
+        for number, state in loading.state_dict()["state"].items():
+            assert all(torch.equal(value, wanted[number][name]) for name, value in state.items())
+
+
 @pytest.mark.parametrize("stop", [0, 1, 4, 5])
 @pytest.mark.parametrize(("name", "options"), settings(), ids=str)
 def test_a_resumed_run_is_bitwise_the_run_that_never_stopped(

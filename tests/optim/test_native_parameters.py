@@ -66,6 +66,34 @@ def test_what_cannot_be_fused_is_refused_or_taken_eagerly(weight: torch.Tensor) 
     assert optimizer.steps == 1
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_what_is_frozen_may_be_of_any_dtype(dtype: torch.dtype) -> None:
+    frozen = nn.Parameter(torch.ones(8, dtype=dtype), requires_grad=False)
+    moving = nn.Parameter(torch.ones(8))
+    moving.grad = torch.ones(8)
+    optimizer = SBS([frozen, moving], 1.0, probability=1.0, fused=True)
+    optimizer.step()
+    assert torch.equal(moving, torch.zeros(8))
+    assert torch.equal(frozen, torch.ones(8, dtype=dtype))
+
+
+def test_a_network_that_becomes_one_of_float32_is_fused_from_then_on(monkeypatch) -> None:
+    taken = []
+    real = native.NativeStep.take
+    monkeypatch.setattr(
+        native.NativeStep, "take", lambda *given: (taken.append(1), real(*given))[1]
+    )
+    network = nn.Linear(200, 200).double()
+    optimizer = SBS(network.parameters())
+    for dtype, expected in ((torch.float64, 0), (torch.float32, 1)):
+        network.to(dtype)
+        optimizer.zero_grad()
+        network(torch.ones(1, 200, dtype=dtype)).sum().backward()
+        optimizer.step()
+        assert len(taken) == expected
+    assert optimizer.steps == 2
+
+
 def test_large_networks_are_fused_and_tiny_ones_are_not(monkeypatch) -> None:
     asked = []
     real = native.library

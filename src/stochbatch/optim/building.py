@@ -60,12 +60,18 @@ def _machine() -> bytes:
 
 def build() -> Path:
     """Return the built library: the cached one, if there is one for this machine."""
-    program, *arguments = compiler()
+    try:
+        program, *arguments = compiler()
+    except ValueError as error:
+        raise UnavailableError(f"CXX is no command: {error}") from error
     if shutil.which(program) is None:
         raise UnavailableError(f"no C++ compiler: {program!r} is not on the PATH")
-    identity = hashlib.sha256(SOURCE.read_bytes())
     asked = [program, *arguments, "--version"]
-    version = subprocess.run(asked, capture_output=True, check=False).stdout
+    try:
+        identity = hashlib.sha256(SOURCE.read_bytes())
+        version = subprocess.run(asked, capture_output=True, check=False).stdout
+    except OSError as error:  # no source in a bundle of Python's files alone, or no program
+        raise UnavailableError(f"nothing can be built: {error}") from error
     flags = " ".join([*arguments, *FLAGS]).encode()
     for part in (version, flags, _machine(), platform.platform().encode()):
         identity.update(part)

@@ -19,6 +19,7 @@ from stochbatch.optim.slots import (
     check_state,
     exact_state,
     like,
+    real_grad,
     real_view,
     share,
 )
@@ -91,6 +92,9 @@ class CheckedOptimizer(Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        # Torch adds this to the options of all optimizers, whether they have it or not: then a
+        # state_dict from before would lack it.
+        self.defaults.pop("differentiable", None)
         for group in self.param_groups:
             for name, value in self.defaults.items():
                 group.setdefault(name, value)
@@ -206,7 +210,7 @@ def rate_of(group: Mapping[str, Any]) -> float | Tensor:
 def weight_and_grad(tensor: Tensor) -> tuple[Tensor, Tensor]:
     """Return the real views of a parameter and of its gradient."""
     assert tensor.grad is not None, "only parameters with a gradient are asked for it"
-    return real_view(tensor), real_view(tensor.grad)
+    return real_view(tensor), real_grad(tensor.grad)
 
 
 def call_closure(closure: Callable[[], float] | None) -> float | None:

@@ -9,8 +9,9 @@ every network with the same options. (On a CPU this is no faster than the eager 
 from __future__ import annotations
 
 import functools
+import itertools
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -97,19 +98,20 @@ def _options() -> dict[str, Any]:
 
 
 @functools.cache
-def _compiled_for(rule: Rule) -> Mover:
-    # A code object of its own for each rule: the compiler allows each only a few variants.
-    code = _move.__code__.replace(co_name=f"_move_{len(_RULES)}")
-    _RULES.append(rule)
+def _compiled_for(kind: Hashable) -> Mover:
+    # A code object of its own for each kind: the compiler allows each only a few variants.
+    code = _move.__code__.replace(co_name=f"_move_{next(_NUMBERS)}")
     own = types.FunctionType(code, globals())
     return torch.compile(own, dynamic=True, fullgraph=True, options=_options())
 
 
-_RULES: list[Rule] = []
+_NUMBERS = itertools.count()
 
 
 def _dispatch(*arguments: Any) -> tuple[Tensor, Tensor]:
-    return _compiled_for(arguments[-1])(*arguments)
+    now, _, index, _, chances, verdict, _, rule = arguments
+    forms = (now.momentum_buffer is None, type(index), type(chances), verdict.epoch_over is None)
+    return _compiled_for((rule, now.weight.device, now.weight.dtype, *forms))(*arguments)
 
 
 def _moments_of_vector(grad: Tensor) -> Tensor:

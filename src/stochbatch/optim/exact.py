@@ -16,7 +16,7 @@ from stochbatch.optim.checked import CheckedOptimizer, Member, rate_of
 from stochbatch.optim.coins import check_seed, uniform
 from stochbatch.optim.options import check_lr, check_scheme
 from stochbatch.optim.probability import CrossLayer, update_probability
-from stochbatch.optim.slots import COUNTER, STEP, Slot, Slots, real_view
+from stochbatch.optim.slots import COUNTER, STEP, Slot, Slots, real_grad, real_view
 
 BATCHES = "batches"
 SAMPLES = "samples"
@@ -118,7 +118,7 @@ class ExactSBS(CheckedOptimizer):
         for chi, its, member in zip(drawn, ages, members, strict=True):
             weight = real_view(member.tensor)
             for age, gradient in gradients.items():
-                move = rate_of(member.group) * real_view(gradient[member.number])
+                move = rate_of(member.group) * real_grad(gradient[member.number])
                 weight -= torch.where(chi & (its == age), move, 0.0)
             its.masked_fill_(chi, 0)
         self._remember(members, ages, batches)
@@ -147,7 +147,7 @@ class ExactSBS(CheckedOptimizer):
         if options["probability"] is not None:
             return [u < options["probability"] for u in coins]
         current = self._gradient(samples)
-        views = [real_view(current[member.number]) for member in members]
+        views = [real_grad(current[member.number]) for member in members]
         scheme = {name: options[name] for name in ("alpha", "lambd", "cross_layer")}
         chances = update_probability(views, [member.kind for member in members], **scheme)
         return [u < p for u, p in zip(coins, chances, strict=True)]

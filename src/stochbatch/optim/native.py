@@ -99,6 +99,16 @@ def _plain(tensor: Tensor) -> bool:
     )
 
 
+def _all_float32(groups: Sequence[dict[str, Any]]) -> bool:
+    """Return whether all parameters are that may move; those at rest may be anything."""
+    return all(
+        weight.dtype is torch.float32
+        for group in groups
+        for weight in group["params"]
+        if weight.requires_grad or weight.grad is not None
+    )
+
+
 class Taken(NamedTuple):
     """What is known of a step that was taken."""
 
@@ -222,10 +232,10 @@ class NativeStep:
         """Return whether to try; a failure to build is told once."""
         fused = groups[0]["fused"]
         if self._wanted is None or self._wanted[0] is not fused:
+            eligible = wanted(groups, ("cpu",))
+            if eligible and not _all_float32(groups):
+                return False  # not for good: a network may become one of float32
             try:
-                eligible = wanted(groups, ("cpu",)) and all(
-                    weight.dtype is torch.float32 for group in groups for weight in group["params"]
-                )
                 if eligible:
                     library()
             except UnavailableError as reason:

@@ -117,6 +117,8 @@ class Parts:
             rest = seating.rest
             whole = [own for own, layer in zip(accounts, layers, strict=True) if not layer.window]
             record(whole, sums[rest], sizes[rest], counts)
+        if not cut:  # nobody has anything of them to tell: all have the same gradients
+            return
         self._told = _Told(
             [accounts[place] for place in cut],
             seating.columns,

@@ -268,7 +268,9 @@ def update_probability(
     """
     if kinds is None:
         kinds = [kind_by_shape(grad) for grad in grads]
-    grads = [torch.view_as_real(grad) if grad.is_complex() else grad for grad in grads]
+    grads = [
+        torch.view_as_real(grad.resolve_conj()) if grad.is_complex() else grad for grad in grads
+    ]
     if len(kinds) != len(grads):
         raise ValueError(f"grads and kinds differ in length: {len(grads)} and {len(kinds)}")
     for kind in kinds:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,6 +21,10 @@ SMALL = 1 << 14
 
 TOGETHER = 1 << 15
 """Number of scalars at which a bundle is full: it is copied, so it bounds the temporaries."""
+
+
+KEPT = 8
+"""Rosters that an optimizer remembers."""
 
 
 @dataclass
@@ -75,7 +79,6 @@ class Layer:
 class Roster(NamedTuple):
     """Facts about the layers of a step that stay the same until the options change."""
 
-    key: tuple[object, ...]
     layers: Layers
     roots: Tensor
     single: list[int]
@@ -97,8 +100,11 @@ class Bundle(NamedTuple):
     """Place of each scalar's layer among the layers of the bundle."""
 
 
-def call_roster(layers: Sequence[Layer], previous: Roster | None) -> Roster:
-    """Return the roster of these layers: the previous one, if nothing has changed."""
+def call_roster(layers: Sequence[Layer], known: dict[Hashable, Roster]) -> Roster:
+    """Return the roster of these layers: one of the known ones, if there is one for them.
+
+    Some are kept, as parts of a network may take turns; not all, as they may come and go at will.
+    """
     key = tuple(
         (
             layer.index,
@@ -115,8 +121,10 @@ def call_roster(layers: Sequence[Layer], previous: Roster | None) -> Roster:
         )
         for layer in layers
     )
-    if previous is not None and previous.key == key:
-        return previous
+    if key in known:
+        return known[key]
+    if len(known) == KEPT:
+        known.clear()
     facts = describe_layers(
         [layer.grad for layer in layers],
         [layer.size for layer in layers],
@@ -127,7 +135,8 @@ def call_roster(layers: Sequence[Layer], previous: Roster | None) -> Roster:
     )
     indices = torch.tensor([layer.index for layer in layers], device=facts.size.device)
     roots = stream_roots(layers[0].group["seed"], indices)
-    return Roster(key, facts, roots, *_divide(layers))
+    known[key] = Roster(facts, roots, *_divide(layers))
+    return known[key]
 
 
 def _divide(layers: Sequence[Layer]) -> tuple[list[int], list[Bundle]]:
@@ -154,7 +163,10 @@ def _divide(layers: Sequence[Layer]) -> tuple[list[int], list[Bundle]]:
         sizes = [layers[place].grad.numel() for place in places]
         low = torch.cat([_low(layers[place]) for place in places])
         lengths = torch.tensor(sizes, device=device)
-        member = torch.arange(len(places), device=device).repeat_interleave(lengths)
+        member = torch.arange(len(places), device=device).repeat_interleave(
+            lengths,
+            output_size=sum(sizes),  # which a device would have to be asked for
+        )
         owner = torch.tensor(places, device=device)[member]
         bundles.append(Bundle(places, sizes, low, owner, member))
     return single, bundles

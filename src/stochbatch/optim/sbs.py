@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, overload
 
 import torch
@@ -26,7 +26,7 @@ from stochbatch.optim.shards import (
     local_grad,
     refuse_a_share_of_the_parameters,
 )
-from stochbatch.optim.slots import real_view
+from stochbatch.optim.slots import real_grad, real_view
 from stochbatch.optim.state import (
     BATCHES,
     GRAD_MEAN,
@@ -149,7 +149,7 @@ class SBS(CheckedOptimizer):
         super().__init__(params, defaults)
 
     def _forget_what_can_be_found_again(self) -> None:
-        self._roster: Roster | None = None
+        self._rosters: dict[Hashable, Roster] = {}
         self._native = NativeStep()
         self._compiles: bool | None = None
         self._found_parts: Parts | None = None
@@ -193,15 +193,16 @@ class SBS(CheckedOptimizer):
             return
         layers = [self._layer(entry) for entry in ready]
         counters = counters_of(self.state, layers[0].grad.device)
-        divided = any(is_sharded(entry.tensor) for entry in ready)
+        # Beside parts even whole tensors move here: their step is that of all processes.
+        divided = bool(self._parts) or any(is_sharded(entry.tensor) for entry in ready)
         native = wanted and divided and can_move(layers, counters)
         if not native:
             self._refuse_if_told_to_fuse()
         for entry, layer in zip(ready, layers, strict=True):
             self.state[entry.tensor] = layer.state
             complete_state(layer.state, layer.parameter, counters, bool(entry.group["momentum"]))
-        self._roster = call_roster(layers, self._roster)
-        verdict = (self._take_native if native else self._take)(layers, self._roster, counters)
+        roster = call_roster(layers, self._rosters)
+        verdict = (self._take_native if native else self._take)(layers, roster, counters)
         if verdict.epoch_over is not None:
             self._end_epoch_of_others([layer.state for layer in layers], verdict.epoch_over)
 
@@ -272,7 +273,7 @@ class SBS(CheckedOptimizer):
             entry.number,
             entry.kind,
             real_view(weight),
-            real_view(local_grad(weight, grad)),
+            real_grad(local_grad(weight, grad)),
             self.state.get(weight, {}),
             entry.group,
             self._parts.windows.get(entry.number),

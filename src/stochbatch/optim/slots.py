@@ -58,6 +58,11 @@ def real_view(tensor: Tensor) -> Tensor:
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
+def real_grad(grad: Tensor) -> Tensor:
+    """Return a gradient as real numbers; what autograd left to be conjugated is conjugated."""
+    return real_view(grad.resolve_conj())
+
+
 def like(weight: Tensor, value: Tensor, dtype: torch.dtype) -> Tensor:
     """Return a copy of ``value`` in ``dtype``, on the weight's device, in its memory layout.
 

@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.distributed.tensor import distribute_tensor
 
+from stochbatch import SBS
 from stochbatch.optim import parts
 from tests.optim.sharded.trainings import NAMES, Pair, compare, full, mesh_of, placements
 from tests.processes import Processes
@@ -70,6 +72,27 @@ def test_parts_cut_along_several_late_dimensions(four: Processes) -> None:
     for axes in ((1, 2), (2, 1)):
         for _, different in four.run(compare, (2, 2), axes, {"lr": 0.1}, shapes):
             assert different == []
+
+
+def _gradients_of_whole_tensors_alone(fused: bool) -> tuple[int, bool, bool]:
+    whole = torch.arange(24.0).reshape(8, 3)
+    cut = nn.Parameter(distribute_tensor(whole, mesh_of(2), placements([0])))
+    ours, theirs = nn.Parameter(torch.ones(60)), nn.Parameter(torch.ones(60))
+    optimizer, reference = (SBS(weights, fused=fused) for weights in ([cut, ours], [whole, theirs]))
+    for step in range(4):
+        ours.grad = torch.arange(60.0) * (step + 1)
+        theirs.grad = ours.grad.clone()
+        optimizer.step()
+        reference.step()
+    return optimizer.steps, torch.equal(ours, theirs), torch.equal(full(cut), whole)
+
+
+@pytest.mark.parametrize("fused", [False, True], ids=["eager", "fused"])
+def test_whole_tensors_beside_parts_may_be_the_only_ones_to_move(
+    fused: bool, two: Processes
+) -> None:
+    for found in two.run(_gradients_of_whole_tensors_alone, fused):
+        assert found == (4, True, True)
 
 
 def _mixed_ways_of_cutting() -> tuple[list[int], list[str]]:
