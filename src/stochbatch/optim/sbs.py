@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, overload
 
 import torch
@@ -26,7 +26,7 @@ from stochbatch.optim.shards import (
     local_grad,
     refuse_a_share_of_the_parameters,
 )
-from stochbatch.optim.slots import real_grad, real_view
+from stochbatch.optim.slots import STEP, real_grad, real_view
 from stochbatch.optim.state import (
     BATCHES,
     GRAD_MEAN,
@@ -192,7 +192,7 @@ class SBS(CheckedOptimizer):
             self._parts.listen()
             return
         layers = [self._layer(entry) for entry in ready]
-        counters = counters_of(self.state, layers[0].grad.device)
+        counters = self._counters_beside(layers)
         # Beside parts even whole tensors move here: their step is that of all processes.
         divided = bool(self._parts) or any(is_sharded(entry.tensor) for entry in ready)
         native = wanted and divided and can_move(layers, counters)
@@ -205,6 +205,17 @@ class SBS(CheckedOptimizer):
         verdict = (self._take_native if native else self._take)(layers, roster, counters)
         if verdict.epoch_over is not None:
             self._end_epoch_of_others([layer.state for layer in layers], verdict.epoch_over)
+
+    def _counters_beside(self, layers: Sequence[Layer]) -> Counters:
+        """Return the counters; after a network has moved to another device, they follow once."""
+        home = layers[0].grad.device
+        found = counters_of(self.state, home)
+        if found.step.device in {layer.grad.device for layer in layers}:
+            return found
+        moved = Counters(*(counter.to(home) for counter in found))
+        for state in self._filled():
+            state[STEP], state[SKIPPED_STEPS] = moved
+        return moved
 
     @property
     def _parts(self) -> Parts:
