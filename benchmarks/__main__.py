@@ -6,7 +6,9 @@ import argparse
 import importlib
 import json
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 import torch
 
@@ -48,9 +50,12 @@ def main() -> None:
         # After each one: what was measured is not lost when a later one fails or is stopped.
         kept = [result.as_json() for result in results]
         data = {"machine": machine, "time": now.isoformat(), "results": kept}
-        text = json.dumps(data, indent=1).encode()
-        write_atomically(target, lambda file, text=text: file.write(text))
+        write_atomically(target, partial(_write, json.dumps(data, indent=1).encode()))
     print(f"\n{target.relative_to(Path.cwd()) if target.is_relative_to(Path.cwd()) else target}")
+
+
+def _write(content: bytes, file: BinaryIO) -> None:
+    file.write(content)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ checked against one real measurement: a sample of each network on this machine.
 from __future__ import annotations
 
 import argparse
-import heapq
 from collections.abc import Sequence
 
 import torch
@@ -18,12 +17,13 @@ from torch.utils.flop_counter import FlopCounterMode
 from stochbatch.data import DATASETS
 from stochbatch.nets import NETWORKS
 from stochbatch.studies import SCALES, STUDIES
-from stochbatch.studies.planning import kind_of, measure
+from stochbatch.studies.planning import kind_of, measure, until_all_are_done
 from stochbatch.training import Trial
 
 Forward = dict[tuple[str, str], int]
 """Operations of an image's forward pass, by data set and network."""
 
+CPU = torch.device("cpu")
 DEVICES = (1, 8, 64)
 BYTES_OF_A_LAYER = 40
 """Five doubles, see ``stochbatch/optim/parts.py``."""
@@ -46,14 +46,6 @@ def of_trial(trial: Trial, forward: int) -> float:
     evaluations = sum(trial.evaluates(epoch) for epoch in range(trial.epochs))
     train = trial.epochs * entry.train.count * trial.share * 3
     return (train + evaluations * entry.test.count) * forward
-
-
-def makespan(seconds: Sequence[float], devices: int) -> float:
-    """Return when the last trial ends if each device takes the longest that is left."""
-    free = [0.0] * devices
-    for each in sorted(seconds, reverse=True):
-        heapq.heappush(free, heapq.heappop(free) + each)
-    return max(free)
 
 
 def sharded_step(
@@ -103,7 +95,7 @@ def _print_trials(trials: Sequence[Trial], forward: Forward, speed: float) -> No
     for key, once in forward.items():
         trial = next(one for one in trials if (one.dataset, one.network) == key)
         flops = of_trial(trial, once)
-        here = measure(kind_of(trial), torch.device("cpu")).seconds(trial)
+        here = measure(kind_of(trial, CPU), CPU).seconds(trial)
         rows.append(
             [
                 *key,
@@ -122,7 +114,8 @@ def _print_trials(trials: Sequence[Trial], forward: Forward, speed: float) -> No
 def _print_study(seconds: Sequence[float]) -> None:
     """Print how long all trials take on several numbers of devices."""
     print(f"\n{len(seconds)} trials, {sum(seconds) / 3600:.0f} GPU-hours.\n")
-    spans = [(count, makespan(seconds, count) / 3600) for count in DEVICES]
+    longest_first = sorted(seconds, reverse=True)
+    spans = [(count, until_all_are_done(longest_first, count) / 3600) for count in DEVICES]
     rows = [[str(count), f"{span:.1f}", f"{span / 24:.1f}"] for count, span in spans]
     print(_table(["GPUs", "hours", "days"], rows))
     print(f"\nThe longest trial takes {max(seconds) / 3600:.1f} h.\n")

@@ -43,7 +43,9 @@ def run(quick: bool) -> Result:
                 continue
             one, two = MODELS[name](), MODELS[name]()
             calls = {
-                "SGD": _iteration(one, torch.optim.SGD(one.parameters(), 1e-4), batch),
+                "SGD": _iteration(
+                    one, torch.optim.SGD(one.parameters(), 1e-4, foreach=True), batch
+                ),
                 "SBS": _iteration(two, SBS(param_groups(two), 1e-4), batch),
             }
             rounds = 24 if batch == 16 else 8

@@ -66,7 +66,8 @@ def unpack(path: Path) -> Bytes:
     red, green, blue = channels
     red += green
     blue += green
-    return channels.swapaxes(0, 1)
+    images: Bytes = channels.swapaxes(0, 1)
+    return images
 
 
 def images_and_labels(source: Path, dataset: str, split: str) -> tuple[Bytes, Bytes]:

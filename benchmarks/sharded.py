@@ -66,10 +66,12 @@ def _work(name: str, rounds: int, rank: int, meeting: str, told: Any) -> None:
     mesh = init_device_mesh("cpu", (PROCESSES,))
     calls = {}
     for key, make in OPTIMIZERS.items():
-        model = fully_shard(MODELS[name](), mesh=mesh)
+        model = MODELS[name]()
+        fully_shard(model, mesh=mesh)
         for parameter in model.parameters():
-            parameter.grad = torch.zeros_like(parameter)
-            parameter.grad.to_local().normal_(std=0.01)  # type: ignore[attr-defined]
+            grad: Any = torch.zeros_like(parameter)
+            grad.to_local().normal_(std=0.01)
+            parameter.grad = grad
         calls[key] = _together(make(list(model.parameters())))
     seconds = in_turn(calls, rounds)
     if rank == 0:

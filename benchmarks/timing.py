@@ -33,13 +33,18 @@ def _spread(values: list[float]) -> tuple[float, float, float]:
 def in_turn(
     candidates: Mapping[str, Callable[[], object]], rounds: int, warmup: int = 2
 ) -> dict[str, list[float]]:
-    """Return the seconds of each candidate in each round; a round calls every one once."""
+    """Return the seconds of each candidate in each round; a round calls every one once.
+
+    Each round begins with another one, so that none always comes after the same.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     gc.collect()
     gc.disable()
     try:
         for turn in range(warmup + rounds):
-            for name, call in candidates.items():
+            first = turn % len(candidates)
+            order = [*candidates.items()]
+            for name, call in order[first:] + order[:first]:
                 start = time.perf_counter()
                 call()
                 elapsed = time.perf_counter() - start

@@ -1,13 +1,21 @@
 """Invariant: every snippet and every command of the README works."""
 
+import importlib
 import os
 import re
 import shlex
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
+from benchmarks import __main__ as bench
+from benchmarks import cost, step
+from benchmarks.timing import in_turn
+from torch import nn
+
+from stochbatch.studies.planning import Speed
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -144,8 +152,38 @@ def test_the_example_of_a_comparison_by_hand_runs(tmp_path: Path) -> None:
     assert (tmp_path / "runs" / "digits.png").exists()
 
 
-def test_make_bench_runs_the_benchmarks_tested_here() -> None:
+def test_make_bench_runs_benchmarks_that_are_there() -> None:
     assert commands_of("bench")[-1].endswith("python -m benchmarks")
+    for name in bench.NAMES:
+        assert callable(importlib.import_module(f"benchmarks.{name}").run)
+
+
+def test_the_benchmark_of_steps_measures_every_optimizer_against_adam(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(step, "MODELS", {"tiny": lambda: nn.Linear(3, 2)})
+    result = step.run(quick=True)
+    assert [row[1] for row in result.rows] == list(step.OPTIMIZERS)
+    assert result.rows[0][3] == 1.0
+    assert len(result.goals) == 6
+
+
+def test_what_the_article_costs_is_computed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["cost"])
+    monkeypatch.setattr(cost, "measure", lambda kind, device: Speed(train=0.01, test=0.001))
+    cost.main()
+    out = capsys.readouterr().out
+    assert "2160 trials" in out
+    assert "| cifar10 | vgg11 | 0.31 | 4.9 | 14.2 |" in out
+
+
+def test_no_candidate_always_comes_after_the_same() -> None:
+    called: list[str] = []
+    seconds = in_turn({name: partial(called.append, name) for name in "abc"}, rounds=2, warmup=1)
+    assert "".join(called) == "abcbcacab"
+    assert {name: len(times) for name, times in seconds.items()} == {"a": 2, "b": 2, "c": 2}
 
 
 @pytest.mark.slow
@@ -154,7 +192,12 @@ def test_pip_install_of_the_clone(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
     target = ["--target", str(tmp_path), "-c", "constraints.txt", "."]
     subprocess.run(command + target, cwd=ROOT, check=True, timeout=200)
-    assert (tmp_path / "stochbatch" / "py.typed").exists()
+    listed = ["git", "ls-files", "src"]
+    files = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    assert "src/stochbatch/optim/native.cpp" in files.splitlines()
+    for name in files.splitlines():
+        assert (tmp_path / Path(name).relative_to("src")).exists(), name
+    assert (tmp_path / "bin" / "stochbatch").exists()
     assert list(tmp_path.glob("stochbatch-*.dist-info/licenses/LICENSE"))
     probe = "import stochbatch; print(stochbatch.__file__)"
     found = subprocess.run(

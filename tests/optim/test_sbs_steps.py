@@ -298,6 +298,31 @@ def test_a_step_never_waits_for_the_device(tensor_lr: bool, options: dict, devic
     assert optimizer.steps == 3
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
+        {"momentum": 0.9, "momentum_mode": "push", "lr_scaling": "linear"},
+        {"probability": 0.5, "maximize": True},
+        {"steps_per_epoch": 2, "cross_layer": "weighted"},
+        {"skip_nonfinite": False, "cross_layer": "mean"},
+    ],
+    ids=str,
+)
+def test_a_step_looks_at_no_number(options: dict) -> None:
+    """On the device without numbers whatever is read off a tensor raises."""
+    shapes = [(200, 12, 3, 3), (40, 500), (64,), (64,), (7,), ()]
+    weights = [nn.Parameter(torch.empty(shape, device="meta")) for shape in shapes]
+    optimizer = SBS(weights, 0.1, **options)
+    for _ in range(3):
+        for weight in weights:
+            weight.grad = torch.empty_like(weight)
+        optimizer.step()
+    with pytest.raises(RuntimeError, match="meta"):
+        _ = optimizer.steps
+
+
 def test_state_is_two_tensors_a_parameter_and_a_third_with_momentum() -> None:
     for momentum, expected in ((0.0, 2), (0.9, 3)):
         weight = nn.Parameter(torch.ones(100))

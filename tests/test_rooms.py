@@ -1,0 +1,77 @@
+"""Invariant: data walks through the rooms in one direction: a room imports from those above it."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import stochbatch
+
+ROOT = Path(stochbatch.__file__).parent
+ABOVE: dict[str, set[str]] = {
+    "optim": set(),
+    "nets": {"optim"},
+    "data": {"optim"},
+    "training": {"optim", "nets", "data"},
+    "studies": {"optim", "nets", "data", "training"},
+    "report": {"optim", "nets", "data", "training", "studies"},
+    "cli": {"optim", "nets", "data", "training", "studies", "report"},
+}
+ANYWHERE = {"", "__version__", "registry", "cores", "plugins"}
+"""The package itself, and modules that belong to no room."""
+
+
+def imported(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield line and room of every import of the package, also of those within functions."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module == "stochbatch":
+            names = [f"stochbatch.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module]
+        for name in names:
+            package, _, rest = name.partition(".")
+            if package == "stochbatch":
+                yield node.lineno, rest.split(".")[0]
+
+
+def test_every_folder_is_a_room() -> None:
+    folders = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    assert folders == ABOVE.keys()
+
+
+@pytest.mark.parametrize("room", ABOVE)
+def test_a_room_imports_from_rooms_above_it_alone(room: str) -> None:
+    allowed = {room, *ABOVE[room], *ANYWHERE}
+    found = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for path in sorted((ROOT / room).rglob("*.py"))
+        for line, name in imported(path)
+        if name not in allowed
+    ]
+    assert found == []
+
+
+def test_the_rooms_do_import_each_other() -> None:
+    """Without this the test above might look at nothing."""
+    assert {name for path in (ROOT / "training").glob("*.py") for _, name in imported(path)} >= {
+        "optim",
+        "nets",
+        "data",
+    }
+
+
+def test_a_report_knows_results_and_no_engines() -> None:
+    code = "import sys, stochbatch.report; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    engines = ("engine", "local", "ray_engine", "ray_task", "ray_cluster", "watching")
+    loaded = set(done.stdout.split())
+    assert "stochbatch.studies.results" in loaded
+    assert not loaded & {f"stochbatch.studies.{name}" for name in engines}
