@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -86,12 +88,41 @@ def test_a_missing_file_comes_with_its_address_and_folder(tmp_path: Path) -> Non
 
 
 def test_a_wrong_number_of_images_is_refused(tmp_path: Path) -> None:
-    from dataclasses import replace
-
     entry = official.published("cifar10", official.write("cifar10", tmp_path))
     wrong = replace(entry, train=replace(entry.train, count=11))
     with pytest.raises(data.FormatError, match="10 images in the train part, expected 11"):
         data.load(wrong, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "message"),
+    [
+        (
+            np.zeros((4, 1, 28, 28), np.float32),
+            np.zeros(4, np.int64),
+            "pixels of float32, expected",
+        ),
+        (np.zeros((4, 1, 28, 28), np.uint8), np.full(4, 10), "labels must be integers from 0 to 9"),
+        (np.zeros((4, 1, 28, 28), np.uint8), np.full(4, -1), "labels must be integers from 0 to 9"),
+        (np.zeros((4, 1, 28, 28), np.uint8), np.zeros(4), "labels must be integers from 0 to 9"),
+    ],
+)
+def test_what_a_reader_must_not_return(
+    images: np.ndarray, labels: np.ndarray, message: str, tmp_path: Path
+) -> None:
+    official.write("mnist", tmp_path)
+    entry = replace(data.DATASETS["mnist"], read=lambda paths, split: (images, labels))
+    with pytest.raises(data.FormatError, match=message):
+        data.load(entry, tmp_path, accept_hash=True)
+
+
+def test_labels_of_a_reader_may_be_small_integers(tmp_path: Path) -> None:
+    images, labels = np.zeros((4, 1, 28, 28), np.uint8), np.arange(4, dtype=np.uint8)
+    entry = replace(data.DATASETS["mnist"], read=lambda paths, split: (images, labels))
+    official.write("mnist", tmp_path)
+    for _ in range(2):  # from the file, and from the cache without a warning
+        split = data.load(entry, tmp_path, accept_hash=True)
+        assert split.labels.tolist() == [0, 1, 2, 3]
 
 
 def test_no_images_at_all_are_refused_even_if_accepted(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import torch
 from PIL import Image, ImageOps
 
 from stochbatch import data
+from stochbatch.training import predict
 from stochbatch.training.predict import PictureError, classify, prepare
 from tests.trained import trained
 
@@ -45,6 +46,22 @@ def test_pictures_are_classified_as_the_same_pixels_in_a_batch() -> None:
         assert [chance for _, chance in prediction.classes] == pytest.approx(
             values.tolist(), abs=1e-5
         )
+
+
+def test_many_pictures_go_through_the_network_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = trained()
+    pictures = [Image.new("L", (8, 8), tone) for tone in range(0, 250, 10)]
+    whole = classify(read, pictures)
+    monkeypatch.setattr(predict, "AT_ONCE", 64 * 4)
+    sizes = []
+    network = read.network()
+    network.register_forward_pre_hook(lambda _, given: sizes.append(len(given[0])))
+    monkeypatch.setattr(type(read), "network", lambda _: network)
+    parts = classify(read, pictures)
+    assert sizes == [4] * 6 + [1]
+    assert [one.classes[0][0] for one in parts] == [one.classes[0][0] for one in whole]
+    for one, other in zip(parts, whole, strict=True):
+        assert one.classes[0][1] == pytest.approx(other.classes[0][1], abs=1e-5)
 
 
 def test_a_dark_digit_on_light_paper_in_a_file_is_recognised(tmp_path: Path) -> None:

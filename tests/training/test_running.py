@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -169,6 +170,23 @@ def test_sparse_evaluation_changes_what_is_known_of_a_training_and_not_the_train
     assert [line["train_loss"] for line in lines] == [
         line["train_loss"] for line in read_run(often.folder).metrics
     ]
+
+
+def test_what_torch_compiles_wrongly_is_refused(tmp_path: Path) -> None:
+    trial = small_trial(network="resnet18", width=0.1, compile=True)
+    with pytest.raises(RunError, match="resnet18 of width 0.1 cannot be compiled on a CPU"):
+        run(trial, tmp_path, device="cpu")
+
+
+def test_a_run_is_not_removed_for_one_that_cannot_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial = small_trial(epochs=1)
+    result = run(trial, tmp_path)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(RunError, match="TensorBoard is not here"):
+        run(trial, tmp_path, again=True, tensorboard=True)
+    assert run(trial, tmp_path) == result
 
 
 def test_a_checkpoint_that_outlived_its_run_is_cleared_away(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from stochbatch.data import DATASETS
 from stochbatch.optim import METHODS, SCHEDULES
+from stochbatch.studies import SCALES, STUDIES
 from stochbatch.training import Trial, TrialError
 
 
@@ -237,7 +238,7 @@ def test_a_trial_is_frozen() -> None:
             "numbers, got ['a']",
         ),
         (
-            {"method": "adam", "lr": 0.0001},
+            {"method": "sgd", "lr": 0.0001},
             "the rate would rise from lr 0.0001 to the schedule's end_lr 0.001: set end_lr too, "
             "or take the schedule 'constant'",
         ),
@@ -254,6 +255,39 @@ def test_what_cannot_be_is_refused_in_one_line(fields: dict, message: str) -> No
     with pytest.raises(TrialError, match=re.escape(message)) as caught:
         Trial(**fields)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "rate", "schedule", "end"),
+    [
+        ({"method": "sbs"}, 0.1, "sigmoid", 0.001),
+        ({"method": "adam"}, 1e-4, "constant", None),
+        ({"method": "rmsprop", "lr": 0.001}, 0.001, "constant", None),
+        ({"method": "adam", "schedule": "sigmoid", "lr": 0.1}, 0.1, "sigmoid", 0.001),
+        ({"method": "entropy-sgd"}, 1.0, "sigmoid", 0.01),
+        ({"method": "entropy-sgd", "lr": 0.5}, 0.5, "sigmoid", 0.001),
+        ({"method": "entropy-sgd", "schedule_settings": {"end_lr": 0.1}}, 1.0, "sigmoid", 0.1),
+        ({"method": "entropy-sgd", "schedule": "constant"}, 1.0, "constant", None),
+    ],
+    ids=str,
+)
+def test_a_method_has_its_usual_rate_unless_told_otherwise(
+    fields: dict, rate: float, schedule: str, end: float | None
+) -> None:
+    trial = Trial(**fields)
+    assert (trial.lr, trial.schedule) == (rate, schedule)
+    assert trial.schedule_settings.get("end_lr") == end
+    assert Trial(**trial.model_dump()) == trial
+
+
+def test_the_usual_rates_are_those_of_the_article_s_studies() -> None:
+    for study in ("comparison", "lr-schedules"):
+        for cell in STUDIES[study].cells(SCALES["paper"]):
+            trial = cell.trial(0)
+            if METHODS[trial.method].usual:
+                usual = Trial(method=trial.method)
+                assert (usual.lr, usual.schedule) == (trial.lr, trial.schedule)
+                assert usual.schedule_settings == trial.schedule_settings
 
 
 def test_a_rate_may_rise_if_that_is_said() -> None:

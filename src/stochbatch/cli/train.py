@@ -75,7 +75,9 @@ def train(
         ),
     ] = None,
     batch_size: Annotated[int | None, _field(default="128", help="Samples in a batch.")] = None,
-    lr: Annotated[float | None, _field(default="0.1", help="Learning rate at the start.")] = None,
+    lr: Annotated[
+        float | None, _field(default="0.1, or the method's own", help="Learning rate at the start.")
+    ] = None,
     momentum: Annotated[float | None, _field(default="0.0", help="Momentum factor.")] = None,
     weight_decay: Annotated[float | None, _field(default="0.0005", help="L2 penalty.")] = None,
     schedule: Annotated[

@@ -185,8 +185,13 @@ def _read(entry: Dataset, paths: Sequence[Path], split: str, accept_hash: bool) 
         raise FormatError(
             f"{where}: {len(images):,} images in the {split} part, expected {expected:,}"
         )
+    if images.dtype != np.uint8:
+        raise FormatError(f"{where}: pixels of {images.dtype}, expected uint8 from 0 to 255")
+    classes = len(entry.classes)
+    if not np.issubdtype(labels.dtype, np.integer) or labels.min() < 0 or labels.max() >= classes:
+        raise FormatError(f"{where}: labels must be integers from 0 to {classes - 1}")
     # What was read from bytes is read-only, which torch does not know.
-    return np.require(images, np.uint8, ["C", "W"]), labels
+    return np.require(images, np.uint8, ["C", "W"]), np.require(labels, np.int64, ["C", "W"])
 
 
 def _as_split(entry: Dataset, split: str, arrays: Arrays, official: bool, sha256: str) -> Split:

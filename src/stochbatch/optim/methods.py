@@ -53,6 +53,8 @@ class Method:
     """Whether parameters are grouped by kind."""
     closure: bool = False
     """Whether a step evaluates several batches through a closure."""
+    usual: Mapping[str, Any] = field(default_factory=dict)
+    """Rate, schedule and its settings of a trial that gives none."""
 
     def __post_init__(self) -> None:
         """Refuse what no training could use."""
@@ -142,7 +144,13 @@ METHODS.add(
 METHODS.add(
     "entropy-sgd",
     "Entropy-SGD: noisy inner steps, an outer step towards their average.",
-    Method("Entropy-SGD", EntropySGD, closure=True),
+    Method(
+        "Entropy-SGD",
+        EntropySGD,
+        closure=True,
+        # Its outer rate multiplies a difference of weights: ten times SGD's, as its authors advise.
+        usual={"lr": 1.0, "schedule_settings": {"end_lr": 0.01}},
+    ),
 )
 METHODS.add(
     "acc-sgd",
@@ -156,11 +164,21 @@ METHODS.add(
 )
 METHODS.add(
     "rmsprop",
-    "RMSProp with the article's smoothing of 0.95; its rate there was 0.0001.",
-    Method("RMSProp", torch.optim.RMSprop, presets={"alpha": 0.95}),
+    "RMSProp with the article's smoothing of 0.95 and rate of 0.0001.",
+    Method(
+        "RMSProp",
+        torch.optim.RMSprop,
+        presets={"alpha": 0.95},
+        usual={"lr": 1e-4, "schedule": "constant"},
+    ),
 )
 METHODS.add(
     "adam",
-    "Adam; its rate in the article was 0.0001.",
-    Method("Adam", torch.optim.Adam, hidden=("decoupled_weight_decay",)),  # not in torch 2.6
+    "Adam with the article's rate of 0.0001.",
+    Method(
+        "Adam",
+        torch.optim.Adam,
+        hidden=("decoupled_weight_decay",),  # not in torch 2.6
+        usual={"lr": 1e-4, "schedule": "constant"},
+    ),
 )

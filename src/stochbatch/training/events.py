@@ -30,6 +30,14 @@ class Events:
                     self._writer.add_scalar(f"{name}/{layer['name']}", layer[name], epoch)
 
 
+def check_tensorboard() -> None:
+    """Raise a `RunError` if there is no TensorBoard."""
+    try:
+        import torch.utils.tensorboard  # noqa: F401
+    except ImportError:
+        raise RunError("TensorBoard is not here: pip install 'stochbatch[lab]'") from None
+
+
 @contextmanager
 def events(folder: Path, wanted: bool, epoch: int, writes: bool = True) -> Iterator[Events]:
     """Enter event files in a run's folder.
@@ -43,13 +51,12 @@ def events(folder: Path, wanted: bool, epoch: int, writes: bool = True) -> Itera
     if not wanted:
         yield Events()
         return
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise RunError("TensorBoard is not here: pip install 'stochbatch[lab]'") from None
+    check_tensorboard()
     if not writes:
         yield Events()
         return
+    from torch.utils.tensorboard import SummaryWriter
+
     writer = SummaryWriter(str(folder / "events"), purge_step=epoch)
     try:
         yield Events(writer)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from stochbatch.data import Normalisation
     from stochbatch.training import RunFolder
 
+AT_ONCE = 1 << 20
+"""About so many pixels go through the network at once, however many pictures there are."""
 LIGHT = 127.5
 """A border whose middle tone is above this is light."""
 
@@ -187,9 +189,14 @@ def _probabilities(
     device = next(network.parameters()).device
     mean = torch.tensor(normalisation.mean).view(1, -1, 1, 1)
     std = torch.tensor(normalisation.std).view(1, -1, 1, 1)
+    network.eval()
+    at_once = max(1, AT_ONCE // pixels[0, 0].numel())
     with torch.inference_mode():
-        scores: Tensor = network.eval()(((pixels - mean) / std).to(device))
-    return scores.float().softmax(1).cpu()
+        scores: list[Tensor] = [
+            network(((part - mean) / std).to(device)).float().softmax(1).cpu()
+            for part in torch.split(pixels, at_once)
+        ]
+    return torch.cat(scores)
 
 
 def _name(image: object, number: int) -> str:

@@ -21,7 +21,7 @@ from stochbatch.training import checkpoint, finished
 from stochbatch.training.checkpoint import Loaded, Place
 from stochbatch.training.dividing import LEAST
 from stochbatch.training.errors import RunError
-from stochbatch.training.events import events
+from stochbatch.training.events import check_tensorboard, events
 from stochbatch.training.folder import (
     METRICS,
     RESULT,
@@ -170,6 +170,8 @@ class _Runner:
         if not len(self.session.batches):
             raise RunError(f"there are too few images for a batch: {len(train)} in {train!r}")
         self._divide()
+        if tensorboard:
+            check_tensorboard()  # while nothing of an earlier run has been removed
         place = self._restore(again)
         self.saved_at = time.monotonic()
         if self.metrics and _diverged(json.loads(self.metrics[-1])):
@@ -235,7 +237,8 @@ class _Runner:
             # Not before it is sure that there will be something instead.
             finished.clear(self.folder)
         write(self.folder / TRIAL, self.trial.model_dump_json(indent=1))
-        return checkpoint.load(self.folder, self.device, put_aside=True)
+        # To the host: whatever loads a state brings it where it belongs, in a dtype that is there.
+        return checkpoint.load(self.folder, torch.device("cpu"), put_aside=True)
 
     def _epoch(self, epoch: int, start: int) -> dict[str, Any]:
         session, steps = self.session, self.session.steps

@@ -14,6 +14,7 @@ from stochbatch.data import DATASETS, Augmentation, Batches, Normalisation, Spli
 from stochbatch.nets import resample_batch_norm, synchronise_batch_norm
 from stochbatch.optim import METHODS, SBS, SCHEDULES
 from stochbatch.training.dividing import Part, Parts, data_parallel
+from stochbatch.training.errors import RunError
 from stochbatch.training.ranks import Ranks
 from stochbatch.training.result import DataFacts
 from stochbatch.training.trial import Trial
@@ -112,6 +113,11 @@ class Session:
         self.facts = _facts(train, test, len(labels), self.batches.normalisation)
         seed_everything(trial.seed, "initial weights")
         self.network = trial.build_network().to(device)
+        if trial.compile and device.type == "cpu" and _has_narrow_convolution(self.network):
+            raise RunError(
+                f"{trial.network} of width {trial.width:g} cannot be compiled on a CPU: torch's "
+                "backward pass of its narrow convolutions is wrong there"
+            )
         self.layout = _layout(trial, self.network, device)
         self.network.to(memory_format=self.layout)  # type: ignore[call-overload]
         self.norms = (
@@ -257,7 +263,8 @@ class Session:
         self.scaler.load_state_dict(state["scaler"])
         self.tally = Tally.zeros(self.device)
         if self.ranks.is_first:  # it counts for all of them until now
-            self.tally = Tally(*(part.to(self.device) for part in state["tally"]))
+            both = zip(state["tally"], self.tally, strict=True)
+            self.tally = Tally(*(part.to(zero) for part, zero in both))
         self.network.train()
 
     def fingerprint(self) -> str:
@@ -300,13 +307,20 @@ def _layout(trial: Trial, network: nn.Module, device: torch.device) -> torch.mem
     # Measured on a CPU with AVX2: channels last is slower by 3 % at batch 16, faster by 8 % at 128.
     if device.type == "cpu" and trial.precision == "fp32" and trial.batch_size < 64:
         return torch.contiguous_format
-    # In torch 2.13 the backward pass of such a convolution, channels last and on a CPU, writes
-    # where it should not.
-    for module in network.modules():
-        narrow = isinstance(module, nn.Conv2d) and min(module.in_channels, module.out_channels) < 8
-        if narrow and module.kernel_size == (1, 1):
-            return torch.contiguous_format
-    return torch.channels_last
+    return torch.contiguous_format if _has_narrow_convolution(network) else torch.channels_last
+
+
+def _has_narrow_convolution(network: nn.Module) -> bool:
+    """Return whether there is a convolution of 1x1 pixels with few channels.
+
+    In torch 2.13 its backward pass on a CPU, channels last or compiled, writes where it should not.
+    """
+    return any(
+        isinstance(module, nn.Conv2d)
+        and module.kernel_size == (1, 1)
+        and min(module.in_channels, module.out_channels) < 8
+        for module in network.modules()
+    )
 
 
 def _facts(train: Split, test: Split, used: int, normalisation: Normalisation) -> DataFacts:

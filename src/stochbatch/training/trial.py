@@ -55,10 +55,11 @@ class Trial(BaseModel):
         method: a name in ``stochbatch.optim.METHODS``.
         settings: the method's settings.
         batch_size: samples in a batch.
-        lr: learning rate at the start.
+        lr: learning rate at the start; by default 0.1, or what is usual for the method.
         momentum: momentum factor.
         weight_decay: L2 penalty.
-        schedule: a name in ``stochbatch.optim.SCHEDULES``, stepped once an epoch.
+        schedule: a name in ``stochbatch.optim.SCHEDULES``, stepped once an epoch; by default
+            ``sigmoid``, or what is usual for the method.
         schedule_settings: the schedule's settings.
         epochs: number of epochs.
         augment: whether training images are cropped and flipped.
@@ -108,6 +109,27 @@ class Trial(BaseModel):
             super().__init__(**fields)
         except ValidationError as error:
             raise TrialError(_one_line(error)) from None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_is_usual(cls, given: Any) -> Any:
+        """Fill in the rate and the schedule that a method has of its own."""
+        method = given.get("method") if isinstance(given, Mapping) else None
+        if not isinstance(method, str) or method not in METHODS:
+            return given
+        usual = METHODS[method].usual
+        # The end of a schedule belongs to its beginning, and its settings to the schedule.
+        depends = {
+            "lr": ("lr",),
+            "schedule": ("schedule", "schedule_settings"),
+            "schedule_settings": ("lr", "schedule", "schedule_settings"),
+        }
+        own = {
+            name: value
+            for name, value in usual.items()
+            if not any(other in given for other in depends[name])
+        }
+        return {**own, **given}
 
     @model_validator(mode="after")
     def _complete(self) -> Trial:
