@@ -51,7 +51,19 @@ def test_the_defaults_in_the_help_are_those_of_the_trial() -> None:
         if isinstance(default, bool):
             assert option.show_default == ("" if default else "no-") + name.replace("_", "-")
         elif default != "" and isinstance(default, str | int | float):
-            assert option.show_default in {str(default)} | ({"0"} if default == 0 else set())
+            said = option.show_default.removesuffix(", or the method's own")
+            assert said in {str(default)} | ({"0"} if default == 0 else set())
+            assert (said != option.show_default) == (name in ("lr", "schedule"))
+
+
+def test_what_is_usual_for_a_method_is_not_what_a_file_says(tmp_path: Path) -> None:
+    path = tmp_path / "trial.toml"
+    path.write_text('method = "adam"')
+    assert shown("--config", path).lr == 1e-4
+    other = shown("--config", path, "--method", "sgd")
+    assert (other.lr, other.schedule) == (0.1, "sigmoid")
+    path.write_text('method = "entropy-sgd"')
+    assert shown("--config", path, "--lr", "0.005").schedule_settings["end_lr"] == 0.001
 
 
 def test_the_precisions_are_those_of_the_trial() -> None:

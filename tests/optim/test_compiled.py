@@ -17,6 +17,10 @@ from tests.optim.networks import set_gradients
 DEVICE = devices()[-1]
 SHAPES = [(200, 12, 3, 3), (40, 500), (64,), (64,), (7,), (3, 5), ()]
 
+LIMIT = (
+    "recompile_limit" if hasattr(torch._dynamo.config, "recompile_limit") else "cache_size_limit"
+)
+
 pytestmark = pytest.mark.skipif(DEVICE == "mps", reason="not compiled there")
 
 
@@ -99,7 +103,7 @@ def test_rates_sizes_and_epochs_do_not_compile_anew() -> None:
 
 
 @pytest.mark.slow
-@torch._dynamo.config.patch(recompile_limit=3)
+@torch._dynamo.config.patch({LIMIT: 3})
 def test_no_kind_of_step_takes_the_place_of_another() -> None:
     """A sweep in one process: the compiler allows a function only so many variants."""
     for options in (

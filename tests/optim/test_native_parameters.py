@@ -94,6 +94,19 @@ def test_a_network_that_becomes_one_of_float32_is_fused_from_then_on(monkeypatch
     assert optimizer.steps == 2
 
 
+def test_counters_on_another_device_are_not_taken_for_memory_of_this_one() -> None:
+    """As after a step of other layers of the network, on a GPU."""
+    weight = nn.Parameter(torch.ones(8))
+    weight.grad = torch.ones(8)
+    optimizer = SBS([weight], fused=True)
+    optimizer.step()
+    assert optimizer._native.take(optimizer.param_groups, optimizer.state) is not None
+    optimizer.state[weight]["step"] = torch.zeros((), dtype=torch.int64, device="meta")
+    before = weight.detach().clone()
+    assert optimizer._native.take(optimizer.param_groups, optimizer.state) is None
+    assert torch.equal(weight, before)
+
+
 def test_large_networks_are_fused_and_tiny_ones_are_not(monkeypatch) -> None:
     asked = []
     real = native.library

@@ -327,11 +327,26 @@ def test_what_a_scale_would_make_the_same_is_not_called_by_two_names(axis: str, 
         study.cells(SCALES[scale])
 
 
-def test_momenta_of_a_method_that_has_none_are_not_called_by_two_names() -> None:
-    text = OWN.replace('"sbs"\nsettings = { alpha = 0.5 }', '"acc-sgd"').split("[[axes]]")[0]
-    axis = '[[axes]]\nname = "momentum"\nfield = "momentum"\nvalues = [0.0, 0.9]'
-    with pytest.raises(StudyError, match="“momentum 0.0” and “momentum 0.9” would be the same"):
-        Study.from_text(text + axis, "own").cells(PAPER)
+def test_what_a_scale_would_make_the_same_may_be_narrowed_to_one() -> None:
+    axis = 'field = "share"\nvalues = [0.125, 0.1]'
+    study = Study.from_text(OWN.replace('field = "lr"\nvalues = [0.1, 0.2]', axis), "own")
+    assert len(study.cells(SCALES["demo"], {"rate": ["0.1"]})) == 4
+
+
+def test_a_momentum_is_left_out_where_a_method_has_none() -> None:
+    text = """
+    title = "Momenta"
+    [[axes]]
+    name = "method"
+    field = "method"
+    values = ["sgd", "acc-sgd"]
+    [[axes]]
+    name = "momentum"
+    field = "momentum"
+    values = [0.0, 0.9]
+    """
+    trials = [cell.trial(0) for cell in Study.from_text(text, "own").cells(PAPER)]
+    assert [trial.momentum for trial in trials] == [0.0, 0.9, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("scale", SCALES)

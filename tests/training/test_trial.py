@@ -262,7 +262,8 @@ def test_what_cannot_be_is_refused_in_one_line(fields: dict, message: str) -> No
     [
         ({"method": "sbs"}, 0.1, "sigmoid", 0.001),
         ({"method": "adam"}, 1e-4, "constant", None),
-        ({"method": "rmsprop", "lr": 0.001}, 0.001, "constant", None),
+        ({"method": "rmsprop", "lr": 0.001}, 0.001, "sigmoid", 0.001),
+        ({"method": "adam", "schedule": "sigmoid"}, 1e-4, "sigmoid", 1e-6),
         ({"method": "adam", "schedule": "sigmoid", "lr": 0.1}, 0.1, "sigmoid", 0.001),
         ({"method": "entropy-sgd"}, 1.0, "sigmoid", 0.01),
         ({"method": "entropy-sgd", "lr": 0.5}, 0.5, "sigmoid", 0.001),
@@ -276,7 +277,8 @@ def test_a_method_has_its_usual_rate_unless_told_otherwise(
 ) -> None:
     trial = Trial(**fields)
     assert (trial.lr, trial.schedule) == (rate, schedule)
-    assert trial.schedule_settings.get("end_lr") == end
+    assert trial.schedule_settings.get("end_lr") == (end if end is None else pytest.approx(end))
+    assert trial.model_fields_set == fields.keys()  # what is usual is not what was given
     assert Trial(**trial.model_dump()) == trial
 
 
@@ -284,7 +286,7 @@ def test_the_usual_rates_are_those_of_the_article_s_studies() -> None:
     for study in ("comparison", "lr-schedules"):
         for cell in STUDIES[study].cells(SCALES["paper"]):
             trial = cell.trial(0)
-            if METHODS[trial.method].usual:
+            if METHODS[trial.method].usual_lr:
                 usual = Trial(method=trial.method)
                 assert (usual.lr, usual.schedule) == (trial.lr, trial.schedule)
                 assert usual.schedule_settings == trial.schedule_settings

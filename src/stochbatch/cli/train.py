@@ -82,7 +82,10 @@ def train(
     weight_decay: Annotated[float | None, _field(default="0.0005", help="L2 penalty.")] = None,
     schedule: Annotated[
         str | None,
-        _field(default="sigmoid", help="Learning rates: see `stochbatch list schedules`."),
+        _field(
+            default="sigmoid, or the method's own",
+            help="Learning rates: see `stochbatch list schedules`.",
+        ),
     ] = None,
     schedule_settings: Annotated[
         list[str] | None,

@@ -53,8 +53,10 @@ class Method:
     """Whether parameters are grouped by kind."""
     closure: bool = False
     """Whether a step evaluates several batches through a closure."""
-    usual: Mapping[str, Any] = field(default_factory=dict)
-    """Rate, schedule and its settings of a trial that gives none."""
+    usual_lr: float | None = None
+    """Rate of a trial that gives none, if it is another than SGD's."""
+    usual_schedule: str | None = None
+    """Schedule of a trial that gives neither a rate nor a schedule."""
 
     def __post_init__(self) -> None:
         """Refuse what no training could use."""
@@ -149,7 +151,7 @@ METHODS.add(
         EntropySGD,
         closure=True,
         # Its outer rate multiplies a difference of weights: ten times SGD's, as its authors advise.
-        usual={"lr": 1.0, "schedule_settings": {"end_lr": 0.01}},
+        usual_lr=1.0,
     ),
 )
 METHODS.add(
@@ -169,7 +171,8 @@ METHODS.add(
         "RMSProp",
         torch.optim.RMSprop,
         presets={"alpha": 0.95},
-        usual={"lr": 1e-4, "schedule": "constant"},
+        usual_lr=1e-4,
+        usual_schedule="constant",
     ),
 )
 METHODS.add(
@@ -179,6 +182,7 @@ METHODS.add(
         "Adam",
         torch.optim.Adam,
         hidden=("decoupled_weight_decay",),  # not in torch 2.6
-        usual={"lr": 1e-4, "schedule": "constant"},
+        usual_lr=1e-4,
+        usual_schedule="constant",
     ),
 )

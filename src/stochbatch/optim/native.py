@@ -256,6 +256,8 @@ class NativeStep:
         if gathered is None:
             return None
         if gathered.present:
+            if not gathered.moved[0][STEP].is_cpu:  # others moved, on another device
+                return None
             counters = Counters(gathered.moved[0][STEP], gathered.moved[0][SKIPPED_STEPS])
             answer = self._call(groups, gathered.present, gathered.where, counters)
             torch.autograd.graph.increment_version(gathered.weights)

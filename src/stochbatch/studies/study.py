@@ -209,32 +209,37 @@ class Study(BaseModel):
             named: of what is left, keep what one of these texts means: the name of a cell, or
                 words of it (:func:`stochbatch.studies.choosing.with_names`).
         """
-        found = list(self._cells(scale))
+        pairs = list(self._cells(scale))
+        found = [cell for cell, _ in pairs]
+        given = {cell.key: text for cell, text in pairs}
         for name, labels in (only or {}).items():
             found = with_labels(found, name, labels)
-        return with_names(found, named) if named else found
+        if named:
+            found = with_names(found, named)
+        first: dict[str, Cell] = {}
+        for cell in found:
+            other = first.setdefault(_text(cell.fields), cell)
+            if given[other.key] != given[cell.key]:
+                raise StudyError(
+                    f"{self.name}: “{other}” and “{cell}” would be the same trials at the scale "
+                    f"{scale.name}, under two names"
+                )
+        return found
 
-    def _cells(self, scale: Scale) -> Iterator[Cell]:
+    def _cells(self, scale: Scale) -> Iterator[tuple[Cell, str]]:
+        """Yield the cells, with what they were before the scale reduced them."""
         axes = [(axis.name, scale.points(axis.name, axis.expanded())) for axis in self.axes]
         for name, there in axes:
             self._check_scale(scale, name, there)
         seen = set()
-        before: dict[str, tuple[str, Cell]] = {}
         for points in product(*(points for _, points in axes)):
             coordinates = {name: point.label for (name, _), point in zip(axes, points, strict=True)}
             fields = _merged(self.base, *(point.fields for point in points))
             value = published_value(self.published, coordinates, fields)
             cell = Cell(coordinates, _possible(scale.reduced(fields)), value)
-            if cell.key in seen:
-                continue
-            seen.add(cell.key)
-            given, first = before.setdefault(_text(cell.fields), (_text(fields), cell))
-            if given != _text(fields):
-                raise StudyError(
-                    f"{self.name}: “{first}” and “{cell}” would be the same trials at the scale "
-                    f"{scale.name}, under two names"
-                )
-            yield cell
+            if cell.key not in seen:
+                seen.add(cell.key)
+                yield cell, _text(_possible(fields))
 
     def _check_scale(self, scale: Scale, axis: str, points: Sequence[Point]) -> None:
         """Raise if a scale sets what an axis varies: its labels would say what is not so."""

@@ -113,7 +113,7 @@ class Session:
         self.facts = _facts(train, test, len(labels), self.batches.normalisation)
         seed_everything(trial.seed, "initial weights")
         self.network = trial.build_network().to(device)
-        if trial.compile and device.type == "cpu" and _has_narrow_convolution(self.network):
+        if trial.compile and device.type == "cpu" and _has_narrow_convolution(self.network, 2):
             raise RunError(
                 f"{trial.network} of width {trial.width:g} cannot be compiled on a CPU: torch's "
                 "backward pass of its narrow convolutions is wrong there"
@@ -310,8 +310,8 @@ def _layout(trial: Trial, network: nn.Module, device: torch.device) -> torch.mem
     return torch.contiguous_format if _has_narrow_convolution(network) else torch.channels_last
 
 
-def _has_narrow_convolution(network: nn.Module) -> bool:
-    """Return whether there is a convolution of 1x1 pixels with few channels.
+def _has_narrow_convolution(network: nn.Module, stride: int = 1) -> bool:
+    """Return whether there is a convolution of 1x1 pixels with few channels and so large a stride.
 
     In torch 2.13 its backward pass on a CPU, channels last or compiled, writes where it should not.
     """
@@ -319,6 +319,7 @@ def _has_narrow_convolution(network: nn.Module) -> bool:
         isinstance(module, nn.Conv2d)
         and module.kernel_size == (1, 1)
         and min(module.in_channels, module.out_channels) < 8
+        and max(module.stride) >= stride
         for module in network.modules()
     )
 

@@ -59,7 +59,7 @@ class Trial(BaseModel):
         momentum: momentum factor.
         weight_decay: L2 penalty.
         schedule: a name in ``stochbatch.optim.SCHEDULES``, stepped once an epoch; by default
-            ``sigmoid``, or what is usual for the method.
+            ``sigmoid``, or, without a rate, what is usual for the method.
         schedule_settings: the schedule's settings.
         epochs: number of epochs.
         augment: whether training images are cropped and flipped.
@@ -110,27 +110,6 @@ class Trial(BaseModel):
         except ValidationError as error:
             raise TrialError(_one_line(error)) from None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _as_is_usual(cls, given: Any) -> Any:
-        """Fill in the rate and the schedule that a method has of its own."""
-        method = given.get("method") if isinstance(given, Mapping) else None
-        if not isinstance(method, str) or method not in METHODS:
-            return given
-        usual = METHODS[method].usual
-        # The end of a schedule belongs to its beginning, and its settings to the schedule.
-        depends = {
-            "lr": ("lr",),
-            "schedule": ("schedule", "schedule_settings"),
-            "schedule_settings": ("lr", "schedule", "schedule_settings"),
-        }
-        own = {
-            name: value
-            for name, value in usual.items()
-            if not any(other in given for other in depends[name])
-        }
-        return {**own, **given}
-
     @model_validator(mode="after")
     def _complete(self) -> Trial:
         entry = DATASETS[self.dataset]
@@ -141,7 +120,7 @@ class Trial(BaseModel):
             _set(self, name, getattr(self, name) + 0.0)  # -0.0 is 0.0
         method = METHODS[self.method]
         _set(self, "settings", _filled(method.title, method.settings, self.settings))
-        defaults = _defaults(SCHEDULES[self.schedule])
+        defaults = self._take_usual_rate()
         filled = _filled(f"the schedule {self.schedule!r}", defaults, self.schedule_settings)
         if "end_lr" not in self.schedule_settings:
             check_falling(self.lr, filled)
@@ -160,6 +139,24 @@ class Trial(BaseModel):
                 f"this network, method or schedule cannot be built: {first}"
             ) from error
         return self
+
+    def _take_usual_rate(self) -> dict[str, Any]:
+        """Take the rate and the schedule of the method, if no rate is given.
+
+        Return the settings of the schedule, of which an end is as far below the usual rate as it is
+        below SGD's.
+        """
+        method, given = METHODS[self.method], self.model_fields_set
+        if method.usual_lr is None or "lr" in given:
+            return _defaults(SCHEDULES[self.schedule])
+        times = method.usual_lr / self.lr
+        _set(self, "lr", method.usual_lr)
+        if method.usual_schedule and not given & {"schedule", "schedule_settings"}:
+            _set(self, "schedule", method.usual_schedule)
+        defaults = _defaults(SCHEDULES[self.schedule])
+        if "end_lr" in defaults:
+            defaults["end_lr"] *= times
+        return defaults
 
     def _try_out(self) -> None:
         """Build everything once without memory, so that what cannot be is refused now."""
