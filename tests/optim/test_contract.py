@@ -335,10 +335,14 @@ def test_state_follows_its_parameter_to_another_dtype(
     row.train(moved, optimizer, range(2, 4))
     row.train(double, reference, range(2, 4))
     wanted = reference.state_dict()["state"]
+    members = [weight for group in optimizer.param_groups for weight in group["params"]]
     for number, state in optimizer.state_dict()["state"].items():
         assert {k: v.dtype for k, v in state.items()} == {
             k: v.dtype for k, v in wanted[number].items()
         }
+        # A bias before batch norm has no gradient but rounding, and coins that go by it.
+        if members[number] is moved.network[0].bias:
+            continue
         # The twin was double from the beginning: what is lost on the way is seen, rounding is not.
         for key, value in state.items():
             torch.testing.assert_close(value, wanted[number][key], rtol=1e-3, atol=1e-4)
