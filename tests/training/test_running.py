@@ -184,7 +184,7 @@ def test_a_run_is_not_removed_for_one_that_cannot_be(
     trial = small_trial(epochs=1)
     result = run(trial, tmp_path)
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(RunError, match="TensorBoard is not here"):
+    with pytest.raises(RunError, match="TensorBoard is not installed"):
         run(trial, tmp_path, again=True, tensorboard=True)
     assert run(trial, tmp_path) == result
 
