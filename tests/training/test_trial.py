@@ -6,7 +6,9 @@ import pickle
 import re
 
 import pytest
+import torch
 from pydantic import ValidationError
+from torch.nn import BatchNorm2d
 
 from stochbatch.data import DATASETS
 from stochbatch.optim import METHODS, SCHEDULES
@@ -142,6 +144,7 @@ def test_every_field_is_part_of_the_identity() -> None:
         "compile": True,
         "evaluate_every": 2,
         "sync_bn": True,
+        "norm_init": "uniform",
         "seed": 1,
     }
     assert other.keys() == Trial.model_fields.keys()
@@ -168,11 +171,27 @@ def test_sparse_evaluation_never_spares_the_last_tenth(
 
 
 def test_a_field_that_joined_later_leaves_the_names_of_trials_alone() -> None:
-    for name in ("evaluate_every", "sync_bn"):
+    for name in ("evaluate_every", "sync_bn", "norm_init"):
         assert name not in Trial().to_json()
-    assert Trial(evaluate_every=1, sync_bn=False).folder == "67eb63b22392811b"
+    assert Trial(evaluate_every=1, sync_bn=False, norm_init="ones").folder == "67eb63b22392811b"
     assert '"evaluate_every":2' in Trial(evaluate_every=2).to_json()
     assert '"sync_bn":true' in Trial(sync_bn=True).to_json()
+    assert '"norm_init":"uniform"' in Trial(norm_init="uniform").to_json()
+
+
+def test_uniform_scales_of_batch_norms_change_nothing_else_of_the_start() -> None:
+    torch.manual_seed(0)
+    ones = Trial().build_network().state_dict()
+    torch.manual_seed(0)
+    uniform = Trial(norm_init="uniform").build_network()
+    scales = {f"{name}.weight" for name, m in uniform.named_modules() if isinstance(m, BatchNorm2d)}
+    assert len(scales) == 3
+    for name, value in uniform.state_dict().items():
+        if name in scales:
+            assert ((value >= 0) & (value < 1)).all()
+            assert value.std() > 0.2  # of uniform numbers: 0.29
+        else:
+            assert torch.equal(value, ones[name])
 
 
 def test_a_trial_is_frozen() -> None:

@@ -1,6 +1,6 @@
 """The article's networks, for images of 32x32 and larger, and a small one for 8x8 digits."""
 
-from stochbatch.nets.batch_norm import resample_batch_norm
+from stochbatch.nets.batch_norm import resample_batch_norm, uniform_norm_scales
 from stochbatch.nets.catalogue import NETWORKS, NetworkFactory
 from stochbatch.nets.dropout import DROPOUTS, DropoutName, StochasticDepth
 from stochbatch.nets.resnet import ResNet, resnet18, resnet50
@@ -20,6 +20,7 @@ __all__ = [
     "resnet18",
     "resnet50",
     "synchronise_batch_norm",
+    "uniform_norm_scales",
     "vgg11",
     "vgg_tiny",
 ]

@@ -35,7 +35,9 @@ def check_tensorboard() -> None:
     try:
         import torch.utils.tensorboard  # noqa: F401
     except ImportError:
-        raise RunError("TensorBoard is not installed: pip install 'stochbatch[tensorboard]'") from None
+        raise RunError(
+            "TensorBoard is not installed: pip install 'stochbatch[tensorboard]'"
+        ) from None
 
 
 @contextmanager

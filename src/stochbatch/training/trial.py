@@ -15,7 +15,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from stochbatch.data import DATASETS
-from stochbatch.nets import NETWORKS
+from stochbatch.nets import NETWORKS, uniform_norm_scales
 from stochbatch.optim import METHODS, SCHEDULES
 from stochbatch.registry import check_settings, hint
 
@@ -25,6 +25,7 @@ else:
     import tomli as tomllib
 
 Precision = Literal["fp32", "bf16", "fp16"]
+NormInit = Literal["ones", "uniform"]
 Value = bool | int | float | str | None | list[float]
 
 
@@ -32,7 +33,7 @@ NULL = "null"
 """What stands for None where there is no such thing."""
 
 
-LATER = ("evaluate_every", "sync_bn")
+LATER = ("evaluate_every", "sync_bn", "norm_init")
 """Fields that trials did not have from the beginning."""
 
 
@@ -69,6 +70,8 @@ class Trial(BaseModel):
             tenth of them, which a table's mean is of.
         sync_bn: of several processes, each normalises by the statistics of the whole batch, not
             of its part. One process alone always does.
+        norm_init: where the scales of batch norms start: ``ones``, or ``uniform`` in [0, 1), which
+            was torch's default up to version 1.1.
         seed: decides initial weights, subset, order, crops, flips, dropout and coins.
 
     Example:
@@ -102,6 +105,7 @@ class Trial(BaseModel):
     compile: bool = Field(False, strict=True)
     evaluate_every: int = Field(1, ge=1, strict=True)
     sync_bn: bool = Field(False, strict=True)
+    norm_init: NormInit = "ones"
     seed: int = Field(0, ge=0, lt=1 << 64, strict=True)
 
     def __init__(self, **fields: Any) -> None:
@@ -173,12 +177,15 @@ class Trial(BaseModel):
     def build_network(self, **options: Any) -> torch.nn.Module:
         """Return the network, with weights from torch's generator; ``options`` overrule its own."""
         entry, method = DATASETS[self.dataset], METHODS[self.method]
-        return NETWORKS[self.network](
+        network = NETWORKS[self.network](
             classes=len(entry.classes),
             channels=entry.shape[0],
             width=self.width,
             **{**method.network_options(self.settings), **options},
         )
+        if self.norm_init == "uniform":
+            uniform_norm_scales(network)
+        return network
 
     def build_optimizer(self, network: torch.nn.Module, **hidden: Any) -> torch.optim.Optimizer:
         """Return the optimizer of ``network``; ``hidden`` are options that the training decides."""
