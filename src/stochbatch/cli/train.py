@@ -7,7 +7,7 @@ import os
 import shlex
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -121,6 +121,13 @@ def train(
             "--sync-bn/--no-sync-bn",
             default="no-sync-bn",
             help="Under torchrun: batch norm over the whole batch, not over each process's part.",
+        ),
+    ] = None,
+    norm_init: Annotated[
+        Literal["ones", "uniform"] | None,
+        _field(
+            default="ones",
+            help="Where the scales of batch norms start: at 1, or uniform in [0, 1).",
         ),
     ] = None,
     seed: Annotated[
