@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stochbatch.data import readers
+from stochbatch.data.digits import read_digits
 from stochbatch.data.drawing import NO_AUGMENTATION, Augmentation
 from stochbatch.data.formats import CIFAR_SHAPE, STL_SHAPE, SVHN_SHAPE, Arrays
 from stochbatch.registry import Registry, UnknownNameError
@@ -189,14 +190,14 @@ DATASETS.add(
 
 DATASETS.add(
     "digits",
-    "1,352 + 445 grey handwritten digits of 8x8; comes with scikit-learn, no download.",
+    "1,352 + 445 grey handwritten digits of 8x8; comes with the package.",
     Dataset(
         name="digits",
         shape=(1, 8, 8),
         classes=DIGITS,
         train=Part(1_352),
         test=Part(445),
-        read=readers.read_digits,
+        read=read_digits,
         augmentation=Augmentation(1),
     ),
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stochbatch.data import digits, formats
+from stochbatch.data import formats
 from stochbatch.data.archive import read_members
 from stochbatch.data.formats import Arrays
 
@@ -50,8 +50,3 @@ def read_idx(paths: Sequence[Path], split: str) -> Arrays:
     """Read a file of images and a file of labels in MNIST's layout."""
     images, labels = paths
     return formats.idx_images(images), formats.idx_labels(labels)
-
-
-def read_digits(paths: Sequence[Path], split: str) -> Arrays:
-    """Read scikit-learn's digits, which are no file of their own."""
-    return digits.read_digits(split)
