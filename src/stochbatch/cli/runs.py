@@ -19,7 +19,7 @@ SHOW_EPILOG = examples(
 )
 PREDICT_EPILOG = examples(
     "stochbatch predict 3f9a digit.png",
-    "stochbatch predict 3f9a *.png --top 1 --no-invert",
+    "stochbatch predict 3f9a *.png --top 1",
 )
 
 CURVE = "curve.png"
@@ -78,24 +78,15 @@ def predict(
     images: Annotated[list[Path], typer.Argument(help="Pictures, in any format Pillow reads.")],
     root: Root = Path("runs"),
     top: Annotated[int, typer.Option(min=1, help="How many classes to show.")] = 3,
-    invert: Annotated[
-        bool | None,
-        typer.Option(
-            "--invert/--no-invert",
-            help="Exchange light and dark.",
-            show_default="grey pictures with a light border, for grey data sets",
-        ),
-    ] = None,
 ) -> None:
     """Classify pictures with the network of a run."""
     from stochbatch.training.predict import classify
 
     rows = []
-    for found in classify(find_run(run, root), images, top, invert):
+    for found in classify(find_run(run, root), images, top):
         classes = ", ".join(f"{name} {chance:.1%}" for name, chance in found.classes)
-        rows.append(
-            (found.name, classes + ("  (light and dark exchanged)" if found.inverted else ""))
-        )
+        exchanged = "  (light and dark exchanged)" if found.inverted else ""
+        rows.append((found.path, classes + exchanged))
     table(rows)
 
 
