@@ -109,19 +109,3 @@ def test_within_an_epoch_it_is_saved_by_time(tmp_path: Path) -> None:
     witness = Witness()
     run(trial, tmp_path, progress=witness)
     assert (witness.begun["epoch"], witness.begun["batch"]) == (0, 4)
-
-
-def test_a_checkpoint_of_the_former_form_goes_on(tmp_path: Path) -> None:
-    trial = small_trial(schedule="exponential")
-    expected = lasting(run(trial, tmp_path / "whole").folder)
-    with pytest.raises(CrashError):
-        run(trial, tmp_path / "parts", progress=Witness(crash, (1, 2)))
-    folder = tmp_path / "parts" / trial.folder
-    state, _ = checkpoint.load(folder, torch.device("cpu"))
-    former = ("last_epoch", "_step_count", "_last_lr")
-    state["schedule"] = {name: state["schedule"][name] for name in former}
-    del state["environments"]
-    checkpoint.remove_all(folder)
-    place = checkpoint.Place(state.pop("epoch"), state.pop("step"))
-    checkpoint.save(folder, place, {**state, "format": checkpoint.FORMAT})
-    assert lasting(run(trial, tmp_path / "parts").folder) == expected
