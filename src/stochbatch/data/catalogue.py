@@ -89,6 +89,10 @@ DATASETS: Registry[Dataset] = _Datasets("data set")
 DIGITS = tuple("0123456789")
 
 
+def _classes(names: str) -> tuple[str, ...]:
+    return tuple(names.split(", "))
+
+
 def _idx_part(count: int, prefix: str, base: str, *published: tuple[int, str]) -> Part:
     names = (f"{prefix}-images-idx3-ubyte.gz", f"{prefix}-labels-idx1-ubyte.gz")
     return Part(
@@ -112,18 +116,7 @@ DATASETS.add(
     Dataset(
         name="cifar10",
         shape=CIFAR_SHAPE,
-        classes=(
-            "airplane",
-            "automobile",
-            "bird",
-            "cat",
-            "deer",
-            "dog",
-            "frog",
-            "horse",
-            "ship",
-            "truck",
-        ),
+        classes=_classes("airplane, automobile, bird, cat, deer, dog, frog, horse, ship, truck"),
         train=Part(50_000, (_CIFAR10,)),
         test=Part(10_000, (_CIFAR10,)),
         read=readers.read_cifar10,
@@ -169,18 +162,7 @@ DATASETS.add(
     Dataset(
         name="stl10",
         shape=STL_SHAPE,
-        classes=(
-            "airplane",
-            "bird",
-            "car",
-            "cat",
-            "deer",
-            "dog",
-            "horse",
-            "monkey",
-            "ship",
-            "truck",
-        ),
+        classes=_classes("airplane, bird, car, cat, deer, dog, horse, monkey, ship, truck"),
         train=Part(5_000, (_STL10,)),
         test=Part(8_000, (_STL10,)),
         read=readers.read_stl10,
@@ -236,17 +218,8 @@ DATASETS.add(
     Dataset(
         name="fashion_mnist",
         shape=(1, 28, 28),
-        classes=(
-            "t-shirt/top",
-            "trouser",
-            "pullover",
-            "dress",
-            "coat",
-            "sandal",
-            "shirt",
-            "sneaker",
-            "bag",
-            "ankle boot",
+        classes=_classes(
+            "t-shirt/top, trouser, pullover, dress, coat, sandal, shirt, sneaker, bag, ankle boot"
         ),
         train=_idx_part(
             60_000,
