@@ -83,7 +83,11 @@ def test_a_missing_file_comes_with_its_address_and_folder(tmp_path: Path) -> Non
     with pytest.raises(FileNotFoundError) as caught:
         data.load("cifar10", tmp_path)
     assert isinstance(caught.value, data.DataError)
-    for part in ("data.get('cifar10'", str(tmp_path / "cifar10"), "https://www.cs.toronto.edu"):
+    for part in (
+        "stochbatch data get cifar10",
+        str(tmp_path / "cifar10"),
+        "https://www.cs.toronto.edu",
+    ):
         assert part in str(caught.value)
 
 

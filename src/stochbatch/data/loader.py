@@ -100,13 +100,10 @@ def load(
     """
     entry = entry_of(name)
     part = entry.part(split)
-    if not part.files:
-        arrays = _read(entry, (), split, accept_hash=False)
-        return _as_split(entry, split, arrays, True, cache.digest(*arrays))
     folder = data_root(root)
     paths = [find(entry, file, folder) for file in part.files]
     store = folder / entry.name / "cache" / f"{split}.safetensors"
-    cached = cache.read(store)
+    cached = cache.read(store) if part.files else None
     if cached is None or not _is_usable(cached, entry, part, paths, accept_hash):
         there = [path for path in paths if path is not None]
         if len(there) < len(paths):
@@ -114,8 +111,11 @@ def load(
         sources = _verified(part, there, accept_hash)
         arrays = _read(entry, there, split, accept_hash)
         cached = cache.Cached(arrays, cache.digest(*arrays), sources)
-        cache.write(store, *cached)
-    return _as_split(entry, split, cached.arrays, _is_official(cached, part), cached.sha256)
+        if part.files:
+            cache.write(store, *cached)
+    images, labels = map(torch.from_numpy, cached.arrays)
+    official = _is_official(cached, part)
+    return Split(images, labels, entry.name, split, entry.classes, official, cached.sha256)
 
 
 def _is_official(cached: cache.Cached, part: Part) -> bool:
@@ -154,8 +154,8 @@ def _missing(
     files = [file for file, path in zip(part.files, paths, strict=True) if path is None]
     return MissingFileError(
         f"{', '.join(file.name for file in files)} of {entry.name} is neither in "
-        f"{folder / entry.name} nor in {folder}. Fetch it with "
-        f"stochbatch.data.get({entry.name!r}, root=...), or put it there by hand, "
+        f"{folder / entry.name} nor in {folder}. Fetch it (stochbatch data get {entry.name} "
+        f"--data-root {folder}), or put it there by hand, "
         f"from {', '.join(file.url for file in files)}"
     )
 
@@ -170,7 +170,7 @@ def _verified(part: Part, paths: Sequence[Path], accept_hash: bool) -> list[cach
                 file,
                 path,
                 found,
-                "Fetch it again, or pass accept_hash=True to use it as it is; "
+                "Fetch it again, or use it as it is (--accept-hash; accept_hash=True in Python); "
                 "the result is then marked as not official.",
             )
         sources.append(cache.Source(found, *stamp))
@@ -194,18 +194,5 @@ def _read(entry: Dataset, paths: Sequence[Path], split: str, accept_hash: bool) 
     classes = len(entry.classes)
     if not np.issubdtype(labels.dtype, np.integer) or labels.min() < 0 or labels.max() >= classes:
         raise FormatError(f"{where}: labels must be integers from 0 to {classes - 1}")
-    # What was read from bytes is read-only, which torch does not know.
+    # Arrays made from bytes are read-only, which torch tensors cannot be.
     return np.require(images, np.uint8, ["C", "W"]), np.require(labels, np.int64, ["C", "W"])
-
-
-def _as_split(entry: Dataset, split: str, arrays: Arrays, official: bool, sha256: str) -> Split:
-    images, labels = arrays
-    return Split(
-        torch.from_numpy(images),
-        torch.from_numpy(labels),
-        entry.name,
-        split,
-        entry.classes,
-        official,
-        sha256,
-    )
