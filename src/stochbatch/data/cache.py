@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stochbatch.data.atomic import remove_forgotten, write_atomically
 from stochbatch.data.errors import CacheWarning
 from stochbatch.data.formats import Arrays, Images, Labels
-from stochbatch.data.optional import optional
+from stochbatch.files import remove_forgotten, write_atomically
+from stochbatch.optional import optional
 
 
 class Source(NamedTuple):

@@ -8,7 +8,7 @@ from pathlib import Path
 from stochbatch.data.catalogue import Dataset, SourceFile, entry_of
 from stochbatch.data.errors import DownloadError
 from stochbatch.data.folders import data_root, find, hash_error, sha256_of
-from stochbatch.data.optional import optional
+from stochbatch.optional import optional
 
 
 def get(

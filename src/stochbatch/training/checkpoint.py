@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from stochbatch.data.atomic import write_atomically
+from stochbatch.files import write_atomically
 from stochbatch.training.errors import RunError
 
 FORMAT = 1

@@ -28,7 +28,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from stochbatch.data import Normalisation
-from stochbatch.data.atomic import write_atomically
+from stochbatch.files import write_atomically
 from stochbatch.training import checkpoint
 from stochbatch.training.errors import RunError
 from stochbatch.training.ranks import Ranks, Wishes

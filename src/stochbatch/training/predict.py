@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from stochbatch.data import DATASETS, Batches, Dataset
-from stochbatch.data.optional import optional
+from stochbatch.optional import optional
 
 if TYPE_CHECKING:
     from stochbatch.training import RunFolder

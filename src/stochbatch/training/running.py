@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from stochbatch import data
-from stochbatch.data.atomic import write_atomically
+from stochbatch.files import write_atomically
 from stochbatch.optim import SBS
 from stochbatch.training import checkpoint, finished
 from stochbatch.training.checkpoint import Loaded, Place
