@@ -13,7 +13,7 @@ from typing import BinaryIO
 import torch
 
 import stochbatch
-from stochbatch.data.atomic import write_atomically
+from stochbatch.files import write_atomically
 from stochbatch.training.result import processor
 
 NAMES = ("step", "iteration", "memory", "scaling", "compile", "batches", "epoch", "sharded")

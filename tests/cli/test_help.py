@@ -21,7 +21,6 @@ COMMANDS = [
     ["train"],
     ["show"],
     ["predict"],
-    ["export"],
     ["list"],
     ["data"],
     ["report"],

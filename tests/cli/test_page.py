@@ -45,7 +45,7 @@ def test_the_folder_of_the_example_is_that_of_its_trial() -> None:
     trial = Trial(method="sbs", settings={"lambd": -2}, epochs=30)
     assert "$ stochbatch train --method sbs --set lambd=-2 --epochs 30\n" in PAGE
     assert f"folder: runs/{trial.folder} (new)" in PAGE
-    for name in re.findall(r"stochbatch (?:show|predict|export) (?:runs/)?([0-9a-f]+)", PAGE):
+    for name in re.findall(r"stochbatch (?:show|predict) (?:runs/)?([0-9a-f]+)", PAGE):
         assert trial.folder.startswith(name)
 
 

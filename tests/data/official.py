@@ -54,10 +54,8 @@ def numbers_of(split: str) -> range:
     return range(TRAIN) if split == "train" else range(TRAIN, TRAIN + TEST)
 
 
-def tar(path: Path, members: dict[str, bytes], extra: tuple[tarfile.TarInfo, ...] = ()) -> None:
+def tar(path: Path, members: dict[str, bytes]) -> None:
     with tarfile.open(path, "w:gz") as archive:
-        for info in extra:
-            archive.addfile(info)
         for name, content in members.items():
             info = tarfile.TarInfo(name)
             info.size = len(content)

@@ -198,7 +198,7 @@ def test_samples_are_those_of_the_batch() -> None:
         ({"images": images()[0]}, ValueError, "got torch.uint8 of shape (3, 6, 5)"),
         ({"images": images(0)}, ValueError, "at least one image, got shape (0, 3, 6, 5)"),
         ({"labels": labels(19)}, ValueError, "there are 20 images but 19 labels"),
-        ({"labels": labels().float()}, ValueError, "labels must be one integer an image, got"),
+        ({"labels": labels().float()}, ValueError, "labels must be one integer per image, got"),
     ],
 )
 def test_bad_input(options: dict, error: type, message: str) -> None:

@@ -24,7 +24,7 @@ def lasting(folder: Path) -> dict[str, Any]:
     return {
         "result": json.dumps(result),
         "metrics": [json.dumps(line) for line in metrics],
-        "weights": (folder / "weights.pt").read_bytes(),
+        "weights": (folder / "weights.safetensors").read_bytes(),
         "trial": (folder / "trial.json").read_bytes(),
         "files": sorted(path.name for path in folder.iterdir() if path.name != "lock"),
     }

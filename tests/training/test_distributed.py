@@ -48,7 +48,7 @@ def metrics(folder: str | Path) -> list[dict[str, Any]]:
 
 
 def weights(folder: str | Path) -> dict[str, torch.Tensor]:
-    return torch.load(Path(folder) / "weights.pt")
+    return read_run(folder).weights()
 
 
 def assert_near(folder: str, expected: str, tolerance: float = 1e-4) -> None:

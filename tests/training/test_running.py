@@ -136,7 +136,7 @@ def test_what_a_run_leaves(tmp_path: Path) -> None:
     result = run(trial, tmp_path, progress=witness)
     assert result.folder == tmp_path / trial.folder
     files = {path.name for path in result.folder.iterdir()}
-    assert files == {"trial.json", "metrics.jsonl", "result.json", "weights.pt", "lock"}
+    assert files == {"trial.json", "metrics.jsonl", "result.json", "weights.safetensors", "lock"}
     read = read_run(result.folder)
     assert read.trial == trial
     assert read.result == result

@@ -60,7 +60,6 @@ def show_version() -> None:
 app.command("train", epilog=train.EPILOG)(train.train)
 app.command("show", epilog=runs.SHOW_EPILOG)(runs.show)
 app.command("predict", epilog=runs.PREDICT_EPILOG)(runs.predict)
-app.command("export", epilog=runs.EXPORT_EPILOG)(runs.export)
 app.command("list", epilog=listing.EPILOG)(listing.list_)
 app.command("report", epilog=study.REPORT_EPILOG)(study.report)
 app.add_typer(data.app, name="data")

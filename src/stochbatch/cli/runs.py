@@ -1,8 +1,7 @@
-"""``stochbatch show``, ``predict`` and ``export``: what to do with a run."""
+"""``stochbatch show`` and ``predict``: what to do with a run."""
 
 from __future__ import annotations
 
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +11,6 @@ from stochbatch.cli.texts import examples, table
 
 if TYPE_CHECKING:
     from stochbatch.training import RunFolder
-    from stochbatch.training.export import Form
 
 SHOW_EPILOG = examples(
     "stochbatch show 3f9a",
@@ -21,24 +19,13 @@ SHOW_EPILOG = examples(
 )
 PREDICT_EPILOG = examples(
     "stochbatch predict 3f9a digit.png",
-    "stochbatch predict 3f9a *.png --top 1 --no-invert",
-)
-EXPORT_EPILOG = examples(
-    "stochbatch export 3f9a weights.safetensors",
-    "stochbatch export 3f9a weights.pt --format state_dict --force",
+    "stochbatch predict 3f9a *.png --top 1",
 )
 
 CURVE = "curve.png"
 
 Run = Annotated[str, typer.Argument(help="A run's folder, or how its name begins.")]
 Root = Annotated[Path, typer.Option(help="Folder of all runs.")]
-
-
-class FormatName(str, Enum):
-    """The formats of exported weights."""
-
-    safetensors = "safetensors"
-    state_dict = "state_dict"
 
 
 def show(
@@ -91,47 +78,16 @@ def predict(
     images: Annotated[list[Path], typer.Argument(help="Pictures, in any format Pillow reads.")],
     root: Root = Path("runs"),
     top: Annotated[int, typer.Option(min=1, help="How many classes to show.")] = 3,
-    invert: Annotated[
-        bool | None,
-        typer.Option(
-            "--invert/--no-invert",
-            help="Exchange light and dark.",
-            show_default="grey pictures with a light border, for grey data sets",
-        ),
-    ] = None,
 ) -> None:
     """Classify pictures with the network of a run."""
     from stochbatch.training.predict import classify
 
     rows = []
-    for found in classify(find_run(run, root), images, top, invert):
+    for found in classify(find_run(run, root), images, top):
         classes = ", ".join(f"{name} {chance:.1%}" for name, chance in found.classes)
-        rows.append(
-            (found.name, classes + ("  (light and dark exchanged)" if found.inverted else ""))
-        )
+        exchanged = "  (light and dark exchanged)" if found.inverted else ""
+        rows.append((found.path, classes + exchanged))
     table(rows)
-
-
-def export(
-    run: Run,
-    file: Annotated[Path, typer.Argument(help="The file to write.")],
-    root: Root = Path("runs"),
-    format: Annotated[
-        FormatName | None,
-        typer.Option(
-            "--format",
-            "-f",
-            help="Format of the file.",
-            show_default="state_dict for .pt and .pth, else safetensors",
-        ),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
-) -> None:
-    """Write the weights of a run into a file."""
-    from stochbatch.training.export import export as write
-
-    form: Form | None = None if format is None else format.value
-    typer.echo(write(find_run(run, root), file, form, force=force))
 
 
 def find_run(run: str, root: Path) -> RunFolder:

@@ -53,7 +53,7 @@ class Batches:
 
     Args:
         images: uint8, N x C x H x W.
-        labels: one integer an image.
+        labels: one integer per image.
         batch_size: samples in a batch, over all ranks. The last batch of an epoch may be
             smaller.
         seed: seed of order, crops and flips, in [0, 2**64).
@@ -116,7 +116,7 @@ class Batches:
         self._prepare_arithmetic()
 
     def _padded(self, images: Tensor) -> Tensor:
-        """Return all pixels, channels last, with a black border: one row of channels a pixel."""
+        """Return all pixels, channels last, with a black border: one row of channels per pixel."""
         by, (count, channels, height, width) = self.augmentation.padding, images.shape
         pixels = images.new_zeros(count, height + 2 * by, width + 2 * by, channels)
         pixels[:, by : by + height, by : by + width] = images.permute(0, 2, 3, 1)
@@ -216,7 +216,7 @@ def _check_images(images: Tensor) -> None:
 def _check_labels(labels: Tensor, count: int) -> None:
     if labels.dim() != 1 or labels.is_floating_point() or labels.is_complex():
         raise ValueError(
-            f"labels must be one integer an image, got {labels.dtype} "
+            f"labels must be one integer per image, got {labels.dtype} "
             f"of shape {tuple(labels.shape)}"
         )
     if len(labels) != count:

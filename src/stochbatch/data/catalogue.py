@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stochbatch.data import readers
+from stochbatch.data.digits import read_digits
 from stochbatch.data.drawing import NO_AUGMENTATION, Augmentation
 from stochbatch.data.formats import CIFAR_SHAPE, STL_SHAPE, SVHN_SHAPE, Arrays
 from stochbatch.registry import Registry, UnknownNameError
@@ -88,6 +89,10 @@ DATASETS: Registry[Dataset] = _Datasets("data set")
 DIGITS = tuple("0123456789")
 
 
+def _classes(names: str) -> tuple[str, ...]:
+    return tuple(names.split(", "))
+
+
 def _idx_part(count: int, prefix: str, base: str, *published: tuple[int, str]) -> Part:
     names = (f"{prefix}-images-idx3-ubyte.gz", f"{prefix}-labels-idx1-ubyte.gz")
     return Part(
@@ -111,18 +116,7 @@ DATASETS.add(
     Dataset(
         name="cifar10",
         shape=CIFAR_SHAPE,
-        classes=(
-            "airplane",
-            "automobile",
-            "bird",
-            "cat",
-            "deer",
-            "dog",
-            "frog",
-            "horse",
-            "ship",
-            "truck",
-        ),
+        classes=_classes("airplane, automobile, bird, cat, deer, dog, frog, horse, ship, truck"),
         train=Part(50_000, (_CIFAR10,)),
         test=Part(10_000, (_CIFAR10,)),
         read=readers.read_cifar10,
@@ -168,18 +162,7 @@ DATASETS.add(
     Dataset(
         name="stl10",
         shape=STL_SHAPE,
-        classes=(
-            "airplane",
-            "bird",
-            "car",
-            "cat",
-            "deer",
-            "dog",
-            "horse",
-            "monkey",
-            "ship",
-            "truck",
-        ),
+        classes=_classes("airplane, bird, car, cat, deer, dog, horse, monkey, ship, truck"),
         train=Part(5_000, (_STL10,)),
         test=Part(8_000, (_STL10,)),
         read=readers.read_stl10,
@@ -189,14 +172,14 @@ DATASETS.add(
 
 DATASETS.add(
     "digits",
-    "1,352 + 445 grey handwritten digits of 8x8; comes with scikit-learn, no download.",
+    "1,352 + 445 grey handwritten digits of 8x8; comes with the package.",
     Dataset(
         name="digits",
         shape=(1, 8, 8),
         classes=DIGITS,
         train=Part(1_352),
         test=Part(445),
-        read=readers.read_digits,
+        read=read_digits,
         augmentation=Augmentation(1),
     ),
 )
@@ -235,17 +218,8 @@ DATASETS.add(
     Dataset(
         name="fashion_mnist",
         shape=(1, 28, 28),
-        classes=(
-            "t-shirt/top",
-            "trouser",
-            "pullover",
-            "dress",
-            "coat",
-            "sandal",
-            "shirt",
-            "sneaker",
-            "bag",
-            "ankle boot",
+        classes=_classes(
+            "t-shirt/top, trouser, pullover, dress, coat, sandal, shirt, sneaker, bag, ankle boot"
         ),
         train=_idx_part(
             60_000,

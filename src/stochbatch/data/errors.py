@@ -1,4 +1,4 @@
-"""What can go wrong with data files; every message names the file and what to do."""
+"""Errors of data files; every message names the file and what to do."""
 
 from __future__ import annotations
 

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 from pathlib import Path
-from typing import BinaryIO
 
-from stochbatch.data.atomic import remove_forgotten, write_atomically
 from stochbatch.data.catalogue import Dataset, SourceFile, entry_of
 from stochbatch.data.errors import DownloadError
 from stochbatch.data.folders import data_root, find, hash_error, sha256_of
-from stochbatch.data.optional import optional
-
-STALLED_AFTER = 3600.0
-"""Seconds after which a part of a download, not written to any more, is one that was killed."""
+from stochbatch.optional import optional
 
 
 def get(
@@ -60,11 +54,14 @@ def _get_file(entry: Dataset, file: SourceFile, root: Path, progress: bool) -> P
 
 
 def _download(file: SourceFile, folder: Path, progress: bool) -> Path:
+    pooch = optional("pooch")
+    pooch.get_logger().setLevel("INFO" if progress else "WARNING")
     path = folder / file.name
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        remove_forgotten(folder, STALLED_AFTER)
-        write_atomically(path, partial(_fetch, file, progress))
+        known = f"sha256:{file.sha256}"
+        pooch.retrieve(file.url, known, file.name, folder, progressbar=progress)
+        # pooch makes files that only their owner reads; data are for whoever reads the folder.
+        path.chmod(folder.stat().st_mode & 0o666)
     except (OSError, ValueError) as error:  # requests' errors are OSErrors, a wrong hash is a value
         raise DownloadError(
             f"could not fetch {file.name} from {file.url}: {error} -- "
@@ -72,13 +69,3 @@ def _download(file: SourceFile, folder: Path, progress: bool) -> Path:
             f"into the folder {folder}"
         ) from error
     return path
-
-
-def _fetch(file: SourceFile, progress: bool, target: BinaryIO) -> None:
-    """Write what the address has into an open file, and raise if that is not the published one."""
-    download = optional("pooch.downloaders").choose_downloader(file.url, progressbar=progress)
-    download(file.url, target, None)
-    target.flush()
-    found = sha256_of(Path(target.name))
-    if found != file.sha256:
-        raise ValueError(f"what came has the SHA-256 {found}, expected {file.sha256}")

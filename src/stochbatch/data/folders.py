@@ -82,7 +82,7 @@ def hash_error(file: SourceFile, path: Path, found: str, remedy: str) -> HashErr
 
 @dataclass(frozen=True)
 class FileReport:
-    """What `check` found out about a file.
+    """The verdict of `check` about a file.
 
     Args:
         file: its name.

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stochbatch.data.errors import FormatError
-from stochbatch.data.optional import optional
+from stochbatch.optional import optional
 
 Images = NDArray[np.uint8]
 Labels = NDArray[np.int64]

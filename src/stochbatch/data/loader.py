@@ -100,77 +100,81 @@ def load(
     """
     entry = entry_of(name)
     part = entry.part(split)
-    if not part.files:
-        arrays = _read(entry, (), split, accept_hash=False)
-        return _as_split(entry, split, arrays, True, cache.digest(*arrays))
     folder = data_root(root)
     paths = [find(entry, file, folder) for file in part.files]
-    store = folder / entry.name / "cache"
-    card = cache.read_card(store, split)
-    if (
-        card is not None
-        and card.is_of(paths)
-        and (accept_hash or card.is_official(part))
-        # An entry of one's own may have been corrected since.
-        and card.shape[1:] == entry.shape
-        and (accept_hash or card.shape[0] == part.count)
-    ):
-        cached = cache.read_arrays(store, split, card)
-        if cached is not None:
-            return _as_split(entry, split, cached, card.is_official(part), card.sha256)
-    there = [path for path in paths if path is not None]
-    if len(there) < len(paths):
-        raise _missing(entry, split, paths, folder, card)
-    return _from_source(entry, split, there, store, accept_hash)
+    store = folder / entry.name / "cache" / f"{split}.safetensors"
+    cached = cache.read(store) if part.files else None
+    if cached is None or not _is_usable(cached, entry, part, paths, accept_hash):
+        there = [path for path in paths if path is not None]
+        if len(there) < len(paths):
+            raise _missing(entry, part, paths, folder)
+        sources = _verified(part, there, accept_hash)
+        arrays = _read(entry, there, split, accept_hash)
+        cached = cache.Cached(arrays, cache.digest(*arrays), sources)
+        if part.files:
+            cache.write(store, *cached)
+    images, labels = map(torch.from_numpy, cached.arrays)
+    official = _is_official(cached, part)
+    return Split(images, labels, entry.name, split, entry.classes, official, cached.sha256)
 
 
-def _from_source(
-    entry: Dataset, split: str, paths: Sequence[Path], store: Path, accept_hash: bool
-) -> Split:
-    part = entry.part(split)
-    sources = _verified(part, paths, accept_hash)
-    arrays = _read(entry, paths, split, accept_hash)
-    card = cache.Card(cache.digest(*arrays), arrays[0].shape, sources)
-    cache.write(store, split, card, arrays, card.is_official(part))
-    return _as_split(entry, split, arrays, card.is_official(part), card.sha256)
+def _is_official(cached: cache.Cached, part: Part) -> bool:
+    return [source.sha256 for source in cached.sources] == [file.sha256 for file in part.files]
+
+
+def _is_usable(
+    cached: cache.Cached,
+    entry: Dataset,
+    part: Part,
+    paths: Sequence[Path | None],
+    accept_hash: bool,
+) -> bool:
+    """Whether a cache was made from the files at ``paths``, or from published ones now gone."""
+    count, *shape = cached.arrays[0].shape
+    return (
+        (accept_hash or (_is_official(cached, part) and count == part.count))
+        and tuple(shape) == entry.shape
+        and len(cached.sources) == len(paths)
+        and all(
+            source[1:] == _stamp(path) if path is not None else source.sha256 == file.sha256
+            for source, file, path in zip(cached.sources, part.files, paths, strict=True)
+        )
+    )
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """Return size and time: a file that has kept both is not hashed again."""
+    stat = path.stat()
+    return stat.st_size, stat.st_mtime_ns
 
 
 def _missing(
-    entry: Dataset,
-    split: str,
-    paths: Sequence[Path | None],
-    folder: Path,
-    card: cache.Card | None,
+    entry: Dataset, part: Part, paths: Sequence[Path | None], folder: Path
 ) -> MissingFileError:
-    part = entry.part(split)
     files = [file for file, path in zip(part.files, paths, strict=True) if path is None]
-    message = (
+    return MissingFileError(
         f"{', '.join(file.name for file in files)} of {entry.name} is neither in "
-        f"{folder / entry.name} nor in {folder}. Fetch it with "
-        f"stochbatch.data.get({entry.name!r}, root=...), or put it there by hand, "
+        f"{folder / entry.name} nor in {folder}. Fetch it (stochbatch data get {entry.name} "
+        f"--data-root {folder}), or put it there by hand, "
         f"from {', '.join(file.url for file in files)}"
     )
-    if card is not None and not card.is_official(part):
-        message += " (There is a cache of a file that is not the published one; "
-        message += "accept_hash=True uses it.)"
-    return MissingFileError(message)
 
 
-def _verified(part: Part, paths: Sequence[Path], accept_hash: bool) -> tuple[cache.Source, ...]:
+def _verified(part: Part, paths: Sequence[Path], accept_hash: bool) -> list[cache.Source]:
     sources = []
     for file, path in zip(part.files, paths, strict=True):
-        stat = path.stat()  # before the hash: a change while it is computed is seen next time
+        stamp = _stamp(path)  # before the hash: a change while it is computed is seen next time
         found = sha256_of(path)
         if found != file.sha256 and not accept_hash:
             raise hash_error(
                 file,
                 path,
                 found,
-                "Fetch it again, or pass accept_hash=True to use it as it is; "
+                "Fetch it again, or use it as it is (--accept-hash; accept_hash=True in Python); "
                 "the result is then marked as not official.",
             )
-        sources.append(cache.Source(file.name, stat.st_size, stat.st_mtime_ns, found))
-    return tuple(sources)
+        sources.append(cache.Source(found, *stamp))
+    return sources
 
 
 def _read(entry: Dataset, paths: Sequence[Path], split: str, accept_hash: bool) -> Arrays:
@@ -190,18 +194,5 @@ def _read(entry: Dataset, paths: Sequence[Path], split: str, accept_hash: bool) 
     classes = len(entry.classes)
     if not np.issubdtype(labels.dtype, np.integer) or labels.min() < 0 or labels.max() >= classes:
         raise FormatError(f"{where}: labels must be integers from 0 to {classes - 1}")
-    # What was read from bytes is read-only, which torch does not know.
+    # Arrays made from bytes are read-only, which torch tensors cannot be.
     return np.require(images, np.uint8, ["C", "W"]), np.require(labels, np.int64, ["C", "W"])
-
-
-def _as_split(entry: Dataset, split: str, arrays: Arrays, official: bool, sha256: str) -> Split:
-    images, labels = arrays
-    return Split(
-        torch.from_numpy(images),
-        torch.from_numpy(labels),
-        entry.name,
-        split,
-        entry.classes,
-        official,
-        sha256,
-    )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from stochbatch.data.optional import optional
+from stochbatch.optional import optional
 from stochbatch.report.curve import batches_by_kind, batches_by_layer
 from stochbatch.report.drawing import Panel, Sketch, draw_line, style_at
 from stochbatch.report.groups import Group, cells_along, file_name, in_brackets, over_trials

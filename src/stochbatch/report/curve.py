@@ -10,8 +10,8 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stochbatch.data.atomic import write_atomically
-from stochbatch.data.optional import optional
+from stochbatch.files import write_atomically
+from stochbatch.optional import optional
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from stochbatch.data.optional import optional
+from stochbatch.optional import optional
 from stochbatch.report.curve import COLOURS, MARKERS
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from stochbatch.data.atomic import write_atomically
+from stochbatch.files import write_atomically
 
 MANIFEST = "report-manifest.json"
 FIGURES = "figures"

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
 
-from stochbatch.data.atomic import remove_forgotten, write_atomically
-from stochbatch.data.optional import optional
+from stochbatch.files import remove_forgotten, write_atomically
+from stochbatch.optional import optional
 from stochbatch.report import claims
 from stochbatch.report import layout as words
 from stochbatch.report.drawing import Drawing

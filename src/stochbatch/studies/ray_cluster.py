@@ -17,7 +17,7 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 
-from stochbatch.data.optional import optional
+from stochbatch.optional import optional
 from stochbatch.training.errors import RunError
 
 REACH_SECONDS = 5.0

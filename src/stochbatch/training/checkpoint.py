@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from stochbatch.data.atomic import write_atomically
+from stochbatch.files import write_atomically
 from stochbatch.training.errors import RunError
 
 FORMAT = 1
@@ -50,7 +50,7 @@ def save(folder: Path, place: Place, state: dict[str, Any]) -> Path:
         good = next((old.name for old in _newest_first(folder)), "none")
         raise RunError(
             f"cannot write a checkpoint into {folder}: {error.strerror or error}; the last one "
-            f"that is there: {good}. Make room and run it again: it goes on from there"
+            f"that is there: {good}. Make room and run it again to resume from there"
         ) from error
     for old in _newest_first(folder)[KEPT:]:
         if old != path:
@@ -94,7 +94,7 @@ def load(folder: Path, device: torch.device, *, put_aside: bool = False) -> Load
                 with suppress(OSError):
                     path.rename(path.with_suffix(".damaged"))
             continue
-        return Loaded(_state(path, content, device), _note(damaged, f"goes on from {path.name}"))
+        return Loaded(_state(path, content, device), _note(damaged, f"resumes from {path.name}"))
     return Loaded(None, _note(damaged, "starts from the beginning"))
 
 
@@ -106,7 +106,7 @@ def _state(path: Path, content: bytes, device: torch.device) -> dict[str, Any]:
         why = f"its format is {state.get('format')}, expected {FORMAT}"
     except ValueError as error:
         why = str(error)
-    raise RunError(f"{path} is no checkpoint of this version ({why}): remove it to begin anew")
+    raise RunError(f"{path} is not a checkpoint of this version ({why}): remove it to start over")
 
 
 def remove_all(folder: Path) -> None:
@@ -124,7 +124,7 @@ def to_bytes(state: Any) -> bytes:
 
 def from_bytes(content: bytes, device: torch.device | str) -> Any:
     """Return what ``torch.load`` reads: tensors, numbers, texts, and nothing that runs."""
-    import pickle  # for the name of the error alone
+    import pickle  # only for the name of the error
 
     try:
         return torch.load(io.BytesIO(content), map_location=device, weights_only=True)

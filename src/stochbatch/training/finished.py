@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 from stochbatch import data
-from stochbatch.data.atomic import remove_forgotten
+from stochbatch.files import remove_forgotten
 from stochbatch.training import checkpoint
 from stochbatch.training.errors import RunError
 from stochbatch.training.folder import METRICS, RESULT, WEIGHTS, read_result

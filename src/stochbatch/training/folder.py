@@ -1,13 +1,13 @@
 """The folder of a run: its files, who may write there, and how to read it later.
 
-====================  ====================================================================
-``trial.json``        the trial
-``metrics.jsonl``     one line of JSON an epoch
-``result.json``       the outcome, when it is over (:mod:`stochbatch.training.result`)
-``weights.pt``        the network's ``state_dict``, when it is over
-``checkpoint-*.pt``   while it is under way (:mod:`stochbatch.training.checkpoint`)
-``lock``              held by the process at work
-====================  ====================================================================
+=======================  =================================================================
+``trial.json``           the trial
+``metrics.jsonl``        one line of JSON an epoch
+``result.json``          the outcome, when it is over (:mod:`stochbatch.training.result`)
+``weights.safetensors``  the network's ``state_dict``, when it is over
+``checkpoint-*.pt``      while it is under way (:mod:`stochbatch.training.checkpoint`)
+``lock``                 held by the process at work
+=======================  =================================================================
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from pathlib import Path
 from typing import Any
 
 import filelock
+import safetensors.torch
 import torch
 from pydantic import ValidationError
 from torch import nn
 
 from stochbatch.data import Normalisation
-from stochbatch.data.atomic import write_atomically
+from stochbatch.files import write_atomically
 from stochbatch.training import checkpoint
 from stochbatch.training.errors import RunError
 from stochbatch.training.ranks import Ranks, Wishes
@@ -39,7 +40,7 @@ TRIAL, METRICS, RESULT, WEIGHTS, LOCK = (
     "trial.json",
     "metrics.jsonl",
     "result.json",
-    "weights.pt",
+    "weights.safetensors",
     "lock",
 )
 
@@ -181,7 +182,7 @@ class RunFolder:
             raise RunError(f"{path} cannot be read: {error.strerror or error}") from error
         if hashlib.sha256(content).hexdigest() != self.result.weights_sha256:
             raise RunError(f"{path} is damaged: it does not have the hash in {RESULT}")
-        return dict(checkpoint.from_bytes(content, "cpu"))
+        return safetensors.torch.load(content)
 
 
 def read_run(folder: str | Path) -> RunFolder:

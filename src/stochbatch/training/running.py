@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from stochbatch import data
-from stochbatch.data.atomic import write_atomically
+from stochbatch.files import write_atomically
 from stochbatch.optim import SBS
 from stochbatch.training import checkpoint, finished
 from stochbatch.training.checkpoint import Loaded, Place
@@ -346,11 +346,14 @@ class _Runner:
         return result
 
     def _write_result(self, status: str) -> Result:
+        import safetensors.torch
+
         lines = [json.loads(line) for line in self.metrics]
         curve = [line.get("test_accuracy") for line in lines]
         network = self.session.network
-        weights = checkpoint.to_bytes(
-            {name: value.contiguous().cpu() for name, value in network.state_dict().items()}
+        weights = safetensors.torch.save(
+            {name: value.contiguous().cpu() for name, value in network.state_dict().items()},
+            {"format": "pt"},
         )
         result = Result(
             status=status,  # type: ignore[arg-type]

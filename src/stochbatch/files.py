@@ -28,7 +28,7 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
     Example:
         >>> import tempfile
         >>> from pathlib import Path
-        >>> from stochbatch.data.atomic import write_atomically
+        >>> from stochbatch.files import write_atomically
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     write_atomically(Path(folder, "a.txt"), lambda file: file.write(b"whole"))
         ...     [(path.name, path.read_bytes()) for path in Path(folder).iterdir()]
@@ -48,7 +48,7 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 
 def remove_forgotten(folder: Path, after: float = FORGOTTEN_AFTER) -> None:
-    """Remove temporary files that are too old, in seconds, to belong to a process at work."""
+    """Remove temporary files that are too old, in seconds, to belong to a running process."""
     for path in folder.glob(TEMPORARY.format(name="*", unique="*")):
         with suppress(OSError):
             if time.time() - path.stat().st_mtime >= after:

@@ -17,7 +17,7 @@ def optional(module: str, extra: str = "lab") -> Any:
         The imported module.
 
     Example:
-        >>> from stochbatch.data.optional import optional
+        >>> from stochbatch.optional import optional
         >>> optional("json").dumps([1, 2])
         '[1, 2]'
     """
