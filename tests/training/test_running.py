@@ -258,8 +258,8 @@ def test_a_signal_during_the_evaluation_is_obeyed_and_nothing_is_lost(
     expected = lasting(run(trial, tmp_path / "whole").folder)
     evaluate = running.Session.evaluate
 
-    def interrupted(self, epoch, tally):
-        for _ in evaluate(self, epoch, tally):
+    def interrupted(self, tally):
+        for _ in evaluate(self, tally):
             terminate()
             yield
 

@@ -29,10 +29,9 @@ from torch import nn
 from stochbatch.data import Normalisation
 from stochbatch.data.atomic import write_atomically
 from stochbatch.training import checkpoint
+from stochbatch.training.distributed import Ranks
 from stochbatch.training.errors import RunError
-from stochbatch.training.ranks import Ranks, Wishes
 from stochbatch.training.result import Result
-from stochbatch.training.signals import StopSignals
 from stochbatch.training.trial import Trial, TrialError
 
 TRIAL, METRICS, RESULT, WEIGHTS, LOCK = (
@@ -43,8 +42,8 @@ TRIAL, METRICS, RESULT, WEIGHTS, LOCK = (
     "lock",
 )
 
-LOOK_UP = 1.0
-"""Seconds between two looks at other things while waiting for a folder."""
+LOOK_UP = 60.0
+"""Seconds after which a rank that waits for a folder says so to the others, which wait for it."""
 
 
 def write(path: Path, text: str) -> None:
@@ -56,34 +55,30 @@ def write(path: Path, text: str) -> None:
 
 
 @contextmanager
-def locked(folder: Path, wait: bool, ranks: Ranks, signals: StopSignals) -> Iterator[None]:
+def locked(folder: Path, wait: bool, ranks: Ranks) -> Iterator[None]:
     """Make the folder and hold it; another that holds it is waited for, or an error.
 
-    Of several processes that train together the first one holds it for all.
+    Of several ranks the first one holds it.
     """
     lock = filelock.FileLock(folder / LOCK)
-    # Processes that wait for the first one look up now and then: it may take hours.
-    seconds = 0.0 if not wait else -1.0 if ranks.count == 1 else LOOK_UP
     try:
-        while not ranks.do_first(lambda: _take(lock, folder, seconds)):
-            agreed = ranks.agree(Wishes(stop=signals.received or 0))
-            if agreed.stop:
-                raise ranks.interrupted(agreed.stop, folder)
+        while not ranks.first(lambda: _take(lock, folder, wait)):
+            pass
         yield
     finally:
         lock.release()
 
 
-def _take(lock: filelock.FileLock, folder: Path, seconds: float) -> bool:
+def _take(lock: filelock.FileLock, folder: Path, wait: bool) -> bool:
     """Return whether the lock is taken; raise if it should be at once and is not."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"cannot make the folder {folder}: {error.strerror or error}") from error
     try:
-        lock.acquire(timeout=seconds)
+        lock.acquire(timeout=LOOK_UP if wait else 0.0)
     except filelock.Timeout:
-        if seconds:
+        if wait:
             return False
         raise RunError(
             f"another process is at work on {folder}: let it finish, or wait for it (--wait)"
