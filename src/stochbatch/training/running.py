@@ -39,6 +39,9 @@ from stochbatch.training.watching import Progress, Unfailing
 TOLD_EVERY = 0.2
 """Seconds between two reports of progress: each of them waits for the device."""
 
+DIVERGED_LOSS = 1e6
+"""An epoch whose mean training loss is above this has diverged, finite or not."""
+
 
 def run(
     trial: Trial,
@@ -75,7 +78,8 @@ def run(
         tensorboard: also write TensorBoard's event files into the run's folder.
 
     Returns:
-        The result; its ``status`` is ``"diverged"`` if the loss became infinite or NaN.
+        The result; its ``status`` is ``"diverged"`` if the loss became infinite, NaN or larger
+        than a million.
 
     Raises:
         RunError: something is in the way; one line says what.
@@ -227,7 +231,7 @@ class _Runner:
         training_seconds = time.monotonic() - self.began
         # What diverged is evaluated as it is, however seldom others are: no earlier and better
         # epoch may stand for it.
-        broken = not math.isfinite(train_loss)
+        broken = not train_loss <= DIVERGED_LOSS
         tested = self._evaluate(epoch) if broken or self.trial.evaluates(epoch) else {}
         layers = self._layers()
         session.schedule.step()
@@ -341,7 +345,8 @@ class _Runner:
 
 
 def _diverged(metrics: dict[str, Any]) -> bool:
-    return any(metrics.get(name, 0.0) is None for name in ("train_loss", "test_loss"))
+    losses = metrics["train_loss"], metrics.get("test_loss", 0.0)
+    return None in losses or losses[0] > DIVERGED_LOSS
 
 
 def _number(value: float) -> float | None:
