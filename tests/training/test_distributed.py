@@ -183,13 +183,16 @@ def test_an_error_of_both_ranks_is_reported_once(tmp_path: Path) -> None:
         assert launch.end() != 0
         (line,) = launch.errors
         assert "batches of 3 images are too small for 2 processes, each of which needs 2" in line
+    assert not (tmp_path / "runs").exists()
 
 
 @distributed
 @pytest.mark.timeout(400)
-def test_what_several_ranks_cannot_do_is_refused(tmp_path: Path) -> None:
+def test_what_several_ranks_cannot_do_is_refused_and_leaves_no_folder(tmp_path: Path) -> None:
     first, second = answers(2, "refuse", tmp_path)
     assert first == second
+    folders = [path.name for path in (tmp_path / "refused").iterdir()]
+    assert folders == [trial_of({"seed": 7}).folder]  # of the last one, which did start
     for found, expected in zip(
         first,
         [

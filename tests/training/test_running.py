@@ -336,6 +336,29 @@ def test_a_device_that_is_not_there(tmp_path: Path, name: str) -> None:
         run(small_trial(), tmp_path, device=name)
 
 
+@pytest.mark.parametrize(
+    ("fields", "options"),
+    [
+        ({}, {"device": "nonsense"}),
+        ({"dataset": "cifar10"}, {"data_root": "nowhere"}),
+        ({"network": "resnet18", "width": 0.1, "compile": True}, {"device": "cpu"}),
+    ],
+    ids=str,
+)
+def test_a_start_that_fails_leaves_no_folder_behind(
+    fields: dict, options: dict, tmp_path: Path
+) -> None:
+    trial = small_trial(**fields)
+    with pytest.raises((RunError, data.DataError)):
+        run(trial, tmp_path / "runs", **options)
+    assert list(tmp_path.iterdir()) == []
+    folder = tmp_path / "runs" / trial.folder
+    folder.mkdir(parents=True)
+    with pytest.raises((RunError, data.DataError)):
+        run(trial, tmp_path / "runs", **options)
+    assert folder.exists()  # it was there before
+
+
 def test_tensorboard_files(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -58,14 +59,20 @@ def write(path: Path, text: str) -> None:
 def locked(folder: Path, wait: bool, ranks: Ranks) -> Iterator[None]:
     """Make the folder and hold it; another that holds it is waited for, or an error.
 
-    Of several ranks the first one holds it.
+    Of several ranks the first one holds it. A start that fails leaves no folder behind.
     """
     lock = filelock.FileLock(folder / LOCK)
+    missing = [path for path in (folder, folder.parent) if not path.exists()]
     try:
         while not ranks.first(lambda: _take(lock, folder, wait)):
             pass
         yield
     finally:
+        if lock.is_locked and folder in missing and os.listdir(folder) == [LOCK]:
+            with suppress(OSError):
+                (folder / LOCK).unlink()
+                for path in missing:
+                    path.rmdir()
         lock.release()
 
 
@@ -77,6 +84,8 @@ def _take(lock: filelock.FileLock, folder: Path, wait: bool) -> bool:
         raise RunError(f"cannot make the folder {folder}: {error.strerror or error}") from error
     try:
         lock.acquire(timeout=LOOK_UP if wait else 0.0)
+    except FileNotFoundError:
+        return False  # another process that failed to start has just removed the folder
     except filelock.Timeout:
         if wait:
             return False
