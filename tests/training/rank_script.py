@@ -29,7 +29,7 @@ TRIALS: list[dict[str, Any]] = [
     {"network": "plain", "momentum": 0.9},
     {"network": "plain", "method": "sbs", "momentum": 0.5},
     {"network": "plain", "method": "entropy-sgd"},
-    {"method": "sbs", "momentum": 0.9},
+    {"method": "sbs", "momentum": 0.9, "width": 1.0},
     {"method": "entropy-sgd"},
     {"method": "dropout", "precision": "bf16"},
     {"network": "resnet18", "width": 0.0625, "method": "adaptive-dropout", "precision": "fp16"},
@@ -88,7 +88,7 @@ def stop(root: Path) -> list[Any]:
     step = Session.step
 
     def stopping(self: Session, epoch: int, number: int) -> None:
-        if (epoch, number, RANK) == (1, 1, 2):
+        if (epoch, number, RANK) == (1, 0, 2):
             os.kill(os.getpid(), signal.SIGTERM)
         step(self, epoch, number)
 

@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
+from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -44,7 +45,8 @@ def is_first_to_report() -> bool:
     if launched()[1] == 1:
         return True
     try:
-        store = next(rendezvous("env://"))[0]  # torchrun's own, which outlives every rank
+        # Torchrun's own store, which outlives every rank.
+        store = next(rendezvous("env://", timeout=timedelta(seconds=10)))[0]
         return bool(store.add("stochbatch: errors", 1) == 1)
     except (RuntimeError, ValueError):
         return True  # better twice than never
@@ -118,9 +120,7 @@ class Ranks:
                 f"of which needs {LEAST}: start at most {max(1, batch_size // LEAST)}"
             )
         if self.count > 1 and sync_bn and device.type != "cuda":
-            raise RunError(
-                "sync_bn over several processes needs GPUs: use --no-sync-bn, or one process"
-            )
+            raise RunError("sync_bn over several processes needs GPUs: use --no-sync-bn")
 
     def data_parallel(self, forward: nn.Module, example: Tensor) -> nn.Module:
         """Return a network whose gradients are the mean over all ranks, given a batch for it."""
@@ -161,7 +161,8 @@ class Slices:
     """
 
     def __init__(self, batches: Batches, ranks: Ranks) -> None:
-        self._whole, self._sliced, self._ranks = batches, copy(batches), ranks
+        self._whole, self._ranks = batches, ranks
+        self._sliced = copy(batches) if ranks.count > 1 else batches  # of the same images in memory
         self._sliced.rank, self._sliced.ranks = ranks.rank, ranks.count
 
     def __call__(self, epoch: int, number: int) -> Slice:
