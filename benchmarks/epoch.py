@@ -126,6 +126,7 @@ def _accuracies(seeds: int, epochs: int = 8) -> list[str]:
 
 def _accuracy(session: Session) -> float:
     tally = Tally.zeros(session.device)
-    for _ in session.evaluate(0, tally):
+    session.resample(0)
+    for _ in session.evaluate(tally):
         pass
     return tally.read()[1]

@@ -1,39 +1,30 @@
-"""Invariant: several processes train what one would, end together, and lose nothing.
-
-The processes have a group of their own, as a caller of ``run`` may; those that torchrun starts
-are in ``test_distributed_torchrun.py``.
-"""
+"""Invariant: ranks under torchrun train what one process would, end together, and lose nothing."""
 
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from stochbatch import data
 from stochbatch.nets import NETWORKS
-from stochbatch.training import read_run
-from tests import processes
-from tests.processes import Processes
-from tests.training import several
-from tests.training.runs import lasting
+from stochbatch.training import read_run, run
+from stochbatch.training.distributed import LEAST, Ranks, Slice, Slices, launched
+from tests.training import rank_script
+from tests.training import torchrun as under_torchrun
+from tests.training.rank_script import TRIALS, trial_of
 
-pytestmark = pytest.mark.distributed
-
-VGG = {"width": 0.25, "sync_bn": True}
-
-EQUAL: list[dict[str, Any]] = [
-    {"network": "plain", "momentum": 0.9},
-    {"network": "plain", "method": "sbs", "momentum": 0.5},
-    {"network": "plain", "method": "entropy-sgd"},
-    {**VGG, "method": "sbs"},
-    {**VGG, "method": "entropy-sgd", "momentum": 0.5},
-    {**VGG, "network": "resnet18", "width": 0.0625, "epochs": 1, "method": "adaptive-dropout"},
-]
-"""Trials without batch norm, or with a synchronised one, and without element-wise dropout."""
+distributed = pytest.mark.distributed
+TRAIN = ["-m", "stochbatch", "train"]
 
 
 @pytest.fixture(autouse=True)
@@ -43,250 +34,228 @@ def _networks_of_this_file(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(NETWORKS, name, dict(getattr(NETWORKS, name)))
 
 
-def metrics(folder: str | Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
+def answers(count: int, job: str, root: Path) -> list[Any]:
+    """Let so many ranks do a job; return what each of them saw."""
+    with under_torchrun.launched(root, count, rank_script.__file__, job, root) as launch:
+        assert launch.end() == 0, launch.err
+    return [json.loads((root / f"{job}-{rank}.json").read_text()) for rank in range(count)]
 
 
-def weights(folder: str | Path) -> dict[str, torch.Tensor]:
-    return read_run(folder).weights()
-
-
-def assert_near(folder: str, expected: str, tolerance: float = 1e-4) -> None:
-    for name, weight in weights(expected).items():
-        torch.testing.assert_close(
-            weights(folder)[name], weight, rtol=tolerance, atol=tolerance, msg=name
-        )
-    for one, other in zip(metrics(folder), metrics(expected), strict=True):
+def assert_near(folder: Path, expected: Path) -> None:
+    found, wanted = read_run(folder), read_run(expected)
+    for name, weight in wanted.weights().items():
+        torch.testing.assert_close(found.weights()[name], weight, rtol=1e-4, atol=1e-5, msg=name)
+    for one, other in zip(found.metrics, wanted.metrics, strict=True):
         for name in ("train_loss", "test_loss"):
-            assert one[name] == pytest.approx(other[name], rel=tolerance)
+            assert one[name] == pytest.approx(other[name], rel=1e-4)
         for name in ("train_accuracy", "test_accuracy"):  # an image may lie on the border
             assert one[name] == pytest.approx(other[name], abs=0.5)
 
 
-def assert_as_one(group: Processes, fields: dict[str, Any], root: Path) -> None:
-    fields = {"lr": 0.01, **fields}
-    (expected, *_) = group.run(several.alone, fields, str(root / "one"))
-    seen = group.run(several.together, fields, str(root / "many"))
-    assert_near(seen[0]["folder"], expected["folder"])
-    assert len(seen[0]["hashes"]) == several.trial_of(fields).epochs
-    for one in seen:
-        assert one["hashes"] == seen[0]["hashes"]  # weights and optimizer, to the last bit
-        assert one["result"] == seen[0]["result"]
-    assert [one["watched"] > 0 for one in seen] == [True] + [False] * (group.count - 1)
-    assert json.loads(seen[0]["result"])["environment"]["ranks"] == group.count
-    assert json.loads(expected["result"])["environment"]["ranks"] == 1
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
+    root = tmp_path_factory.mktemp("trained")
+    return root, answers(2, "train", root)
 
 
-@pytest.mark.parametrize("fields", EQUAL, ids=str)
-def test_two_processes_train_what_one_would(
-    fields: dict[str, Any], two: Processes, tmp_path: Path
+@distributed
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("number", range(len(TRIALS)), ids=lambda number: str(TRIALS[number]))
+def test_both_ranks_have_the_same_weights_after_every_step_and_return_the_same_result(
+    number: int, trained: tuple[Path, list[Any]]
 ) -> None:
-    assert_as_one(two, fields, tmp_path)
+    first, second = (seen[number] for seen in trained[1])
+    assert len(first["weights"]) >= 2
+    assert first["weights"] == second["weights"]
+    assert first["result"] == second["result"]
+    assert first["result"]["status"] == "finished"
+    assert first["result"]["environment"]["ranks"] == 2
 
 
-# The last batch of three images is not divided.
-UNDIVIDED = {**VGG, "share": 63 / 1352, "momentum": 0.9}
-
-
-@pytest.mark.parametrize("fields", [EQUAL[1], EQUAL[3], UNDIVIDED], ids=str)
-def test_four_processes_train_what_one_would(
-    fields: dict[str, Any], four: Processes, tmp_path: Path
+@distributed
+@pytest.mark.parametrize("fields", TRIALS[:3], ids=str)
+def test_two_ranks_train_what_one_process_would(
+    fields: dict[str, Any], trained: tuple[Path, list[Any]], tmp_path: Path
 ) -> None:
-    assert_as_one(four, fields, tmp_path)
+    trial = trial_of(fields)
+    assert_near(trained[0] / trial.folder, run(trial, tmp_path).folder)
 
 
-@pytest.mark.parametrize("precision", ["fp16", "bf16"])
-def test_low_precision_moves_all_processes_alike(
-    precision: str, two: Processes, tmp_path: Path
-) -> None:
-    fields = {"precision": precision, "momentum": 0.9, **VGG}
-    (expected, *_) = two.run(several.alone, fields, str(tmp_path / "one"))
-    seen = two.run(several.together, fields, str(tmp_path / "many"))
-    assert seen[0]["hashes"] == seen[1]["hashes"]
-    assert metrics(seen[0]["folder"])[0]["train_loss"] == pytest.approx(
-        metrics(expected["folder"])[0]["train_loss"], rel=0.02
-    )
-
-
-def test_unsynchronised_each_process_normalises_its_part(two: Processes, tmp_path: Path) -> None:
-    fields = {"width": 0.25}
-    (expected, *_) = two.run(several.alone, fields, str(tmp_path / "one"))
-    seen = two.run(several.together, fields, str(tmp_path / "many"))
-    assert seen[0]["hashes"] == seen[1]["hashes"]
-    found, other = (weights(folder) for folder in (seen[0]["folder"], expected["folder"]))
-    assert not torch.allclose(found["features.4.weight"], other["features.4.weight"], rtol=1e-3)
-
-
-def test_accuracies_count_every_image_once(four: Processes, tmp_path: Path) -> None:
-    # 445 images in three batches of 148, and one that three processes have nothing of.
-    (seen, *_) = four.run(several.evaluated_in_small_batches, {"width": 0.25}, str(tmp_path), 37)
-    last = metrics(seen["folder"])[-1]
-    read = read_run(seen["folder"])
-    mean, std = (part[0] for part in read.normalisation)
-    test = data.load("digits", split="test")
-    with torch.no_grad():
-        logits = read.network()((test.images.float() - mean) / std)
-    hits = int((logits.argmax(1) == test.labels).sum())
-    assert last["test_accuracy"] == 100 * hits / len(test)
-    loss = torch.nn.functional.cross_entropy(logits, test.labels)
-    assert last["test_loss"] == pytest.approx(loss.item(), rel=1e-5)
-    assert (last["train_accuracy"] * 203 / 100) == pytest.approx(
-        round(last["train_accuracy"] * 203 / 100)
-    )
-
-
-SPLIT = {"network": "plain", "share": 63 / 1352, "epochs": 2}
-"""Batches of 30, 30 and 3: too few for two images a process, so not divided."""
-
-
-@pytest.mark.parametrize("count", [2, 4])
-def test_the_parts_of_a_batch_are_the_batch(
-    count: int, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
-    group = request.getfixturevalue({2: "two", 4: "four"}[count])
-    seen = group.run(several.batches_seen, SPLIT, str(tmp_path))
-    trial = several.trial_of(SPLIT)
+@distributed
+def test_the_slices_make_up_the_batches_of_one_process(trained: tuple[Path, list[Any]]) -> None:
     train = data.load("digits")
-    chosen = data.subset(0, len(train), trial.share)
+    chosen = data.subset(0, len(train), trial_of({}).share)
     batches = data.Batches(
-        train.images[chosen], train.labels[chosen], 30, augmentation=data.Augmentation(1)
+        train.images[chosen], train.labels[chosen], 31, augmentation=data.Augmentation(1)
     )
-    for number, parts in enumerate(zip(*seen, strict=True)):
-        epoch, batch = divmod(number, 3)
-        assert {part[:2] for part in parts} == {(epoch, batch)}
-        images, labels = batches.batch(epoch, batch)
-        pixels = images.double().sum((1, 2, 3)).tolist()
-        whole = list(zip(labels.tolist(), pixels, strict=True))
-        if batch == 2:
-            assert all(part[2] == whole for part in parts)
-            facts = [part[3] for part in parts]
-            assert facts == [(1.0, False, rank == 0) for rank in range(count)]
+    first, second = (seen[0]["slices"] for seen in trained[1])
+    assert len(first) == 6
+    for number, ((*place, mine, weight), (*_, others, other)) in enumerate(
+        zip(first, second, strict=True)
+    ):
+        assert place == list(divmod(number, 3))
+        whole = batches.batch(*place)[0].double().sum((1, 2, 3)).tolist()
+        if place[1] == 2:
+            assert mine == others == whole
+            assert (weight, other) == (2, 0)
         else:
-            assert [image for part in parts for image in part[2]] == whole
-            for _, _, mine, (weight, divided, counted) in parts:
-                assert weight == len(mine) * count / len(whole)
-                assert divided
-                assert counted
+            assert mine + others == whole
+            assert (weight, other) == (2 * 15 / 31, 2 * 16 / 31)
 
 
-def test_dropout_draws_other_numbers_for_other_parts(two: Processes, tmp_path: Path) -> None:
-    fields = {**SPLIT, "network": "vgg_tiny", "width": 0.25, "method": "dropout"}
-    first, second = two.run(several.noise, fields, str(tmp_path))
-    divided = [True, True, False] * 2
-    assert [one != other for one, other in zip(first, second, strict=True)] == divided
-
-
-def test_a_residual_branch_has_one_coin_in_all_processes(two: Processes, tmp_path: Path) -> None:
-    fields = {**SPLIT, "network": "resnet18", "width": 0.0625, "method": "adaptive-dropout"}
-    first, second = two.run(several.noise, fields, str(tmp_path))
-    assert first == second
-
-
-STOPPED: list[dict[str, Any]] = [
-    {"width": 0.25, "method": "sbs", "momentum": 0.9},
-    {"width": 0.25, "method": "entropy-sgd", "batch_size": 20},
-]
-
-
-@pytest.mark.parametrize("fields", STOPPED, ids=str)
-@pytest.mark.parametrize("count", [2, 4])
-def test_stopped_and_resumed_by_as_many_it_ends_with_the_same_bytes(
-    count: int, fields: dict[str, Any], request: pytest.FixtureRequest, tmp_path: Path
+@distributed
+def test_a_finished_run_is_returned_to_both_and_not_trained_again(
+    trained: tuple[Path, list[Any]],
 ) -> None:
-    group = request.getfixturevalue({2: "two", 4: "four"}[count])
-    (whole, *_) = group.run(several.together, fields, str(tmp_path / "whole"))
-    parts = str(tmp_path / "parts")
-    # The signal comes to one process, and not the first; all stop, and the first says so.
-    ends = group.run(several.stopped, fields, parts, (1, 1), count - 1)
-    assert ends == [{"signal": 15, "told": rank > 0} for rank in range(count)]
-    (resumed, *_) = group.run(several.together, fields, parts)
-    assert resumed["begun"]["epoch"] == 1
-    assert resumed["begun"]["batch"] > 0
-    assert lasting(Path(resumed["folder"])) == lasting(Path(whole["folder"]))
+    for seen in trained[1]:
+        assert seen[-1]["result"] == seen[0]["result"]
+        assert seen[-1]["weights"] == []
 
 
-@pytest.mark.parametrize("fields", [EQUAL[0], EQUAL[3]], ids=str)
-def test_two_then_one_then_four_processes(
-    fields: dict[str, Any], two: Processes, four: Processes, tmp_path: Path
-) -> None:
-    fields = {"lr": 0.01, **fields}
-    (expected, *_) = two.run(several.alone, fields, str(tmp_path / "whole"))
-    parts = str(tmp_path / "parts")
-    assert two.run(several.stopped, fields, parts, (0, 2), 0)[0] is not None
-    assert two.run(several.stopped, fields, parts, (1, 2), 0, True)[0] is not None
-    (last, *_) = four.run(several.together, fields, parts)
-    assert last["begun"]["epoch"] == 1
-    assert last["begun"]["batch"] > 0
-    assert_near(last["folder"], expected["folder"])
-
-
-def test_within_an_epoch_it_is_saved_by_time(two: Processes, tmp_path: Path) -> None:
-    fields = {"width": 0.25, "epochs": 2}
-    (names, seen), _ = two.run(several.saved_after, fields, str(tmp_path / "often"), 0.0)
-    assert names == ["checkpoint-00001-0000003-", "checkpoint-00001-0000005-"]
-    (whole, *_) = two.run(several.together, fields, str(tmp_path / "whole"))
-    assert lasting(Path(seen["folder"])) == lasting(Path(whole["folder"]))
-
-
-def test_all_processes_see_that_it_diverged(two: Processes, tmp_path: Path) -> None:
-    seen = two.run(several.together, {"lr": 1e30, "width": 0.25}, str(tmp_path))
-    assert [json.loads(one["result"])["status"] for one in seen] == ["diverged"] * 2
-
-
-def test_a_finished_run_is_returned_to_all_and_not_trained_again(
-    two: Processes, tmp_path: Path
-) -> None:
-    first = two.run(several.together, {"epochs": 1, "width": 0.25}, str(tmp_path))
-    again = two.run(several.together, {"epochs": 1, "width": 0.25}, str(tmp_path))
-    assert [one["result"] for one in again] == [one["result"] for one in first]
-    assert [one["hashes"] for one in again] == [[], []]
-
-
-@pytest.mark.parametrize(
-    ("what", "fields", "options", "text"),
-    [
-        ("locked", {}, {}, "another process is at work on"),
-        ("different", {}, {}, "the processes of this training were given different trials"),
-        ("missing", {"dataset": "cifar10", "share": 0.01}, {}, "is neither in"),
-        ("small", {"batch_size": 3}, {}, "batches of 3 images are too small for 2 processes"),
-        ("full", {}, {}, "no room for a network"),
-        ("device", {}, {"device": "nonsense"}, "no device 'nonsense' here"),
-    ],
-)
-def test_what_goes_wrong_in_one_process_ends_all_with_the_same_words(
-    what: str,
-    fields: dict[str, Any],
-    options: dict[str, Any],
-    text: str,
-    two: Processes,
+@distributed
+@pytest.mark.timeout(400)
+def test_a_signal_to_one_rank_stops_all_and_resumed_they_end_with_the_same_bytes(
     tmp_path: Path,
 ) -> None:
-    ends = two.run(several.error_of, fields, str(tmp_path), what, options)
-    assert ends[0][1] == ends[1][1]
-    assert text in ends[0][1]
-    assert all(told is not None for _, _, told in ends)
-    assert two.run(several.together, {"epochs": 1}, str(tmp_path / "next"))  # nobody hangs
+    """Of three ranks and a network that is not tiny, as then the order of sums matters."""
+    seen = answers(3, "stop", tmp_path)
+    assert seen[0] == seen[1] == seen[2]
+    *signals, resumed, whole = seen[0]
+    assert signals == [signal.SIGTERM] * 2
+    assert resumed == whole
+    trial = trial_of(TRIALS[0])  # stopped by three ranks, resumed by one process
+    saved = (tmp_path / "stopped" / trial.folder).glob("checkpoint-*")
+    assert max(path.name for path in saved).startswith("checkpoint-00001-0000001-")
+    assert_near(run(trial, tmp_path / "stopped").folder, run(trial, tmp_path / "one").folder)
 
 
-def test_several_processes_wait_for_a_folder(two: Processes, tmp_path: Path) -> None:
-    seen = two.run(several.waiting, {"epochs": 1, "width": 0.25}, str(tmp_path), 2.5)
-    assert all(seconds > 2.4 and status == "finished" for seconds, status in seen)
+@distributed
+@pytest.mark.timeout(600)
+def test_terminated_they_save_and_killed_one_ends_the_other_with_one_line(tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    train = [*TRAIN, "--root", root, "--epochs", 5000, "--share", 0.1, "--width", 0.25]
+    with under_torchrun.launched(tmp_path / "terminated", 2, *train) as launch:
+        launch.wait_for("epoch 1/")
+        workers = launch.workers()
+        launch.process.terminate()
+        assert launch.end() != 0
+        assert launch.errors == []
+        assert sum(line.startswith("Stopped; everything is saved.") for line in launch.out) == 1
+        assert launch.out[-1].split()[:4] == ["torchrun", "--standalone", "--nproc-per-node", "2"]
+        assert not any(map(is_alive, workers))
+
+    with under_torchrun.launched(tmp_path / "killed", 2, *train) as launch:
+        launch.wait_for("resumed: ")
+        launch.wait_for("epoch ")
+        workers = launch.workers()
+        os.kill(workers[1], signal.SIGKILL)
+        killed = time.monotonic()
+        assert launch.end() != 0
+        assert time.monotonic() - killed < 60
+        (line,) = launch.errors
+        assert line.startswith("error: rank 0: another rank died, or does not answer; run the same")
+        assert not any(map(is_alive, workers))
 
 
-def test_while_they_wait_for_a_folder_they_can_be_stopped(two: Processes, tmp_path: Path) -> None:
-    ends = two.run(several.stopped_while_waiting, {"epochs": 1}, str(tmp_path))
-    assert ends == [(15, False), (15, True)]
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(590)
-@pytest.mark.parametrize("sync_bn", [False, True])
-def test_a_compiled_network_is_trained_by_two_processes(
-    sync_bn: bool, two: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(processes, "TIMEOUT", 280.0)
-    fields = {"epochs": 1, "width": 0.25, "lr": 0.01, "sync_bn": sync_bn}
-    expected, _ = two.run(several.together, fields, str(tmp_path))
-    seen = two.run(several.together, {**fields, "compile": True}, str(tmp_path))
-    assert seen[0]["hashes"] == seen[1]["hashes"]
-    assert_near(seen[0]["folder"], expected["folder"], 1e-3)
+@distributed
+@pytest.mark.timeout(400)
+def test_an_error_is_reported_once_with_its_rank(tmp_path: Path) -> None:
+    with under_torchrun.launched(tmp_path, 2, rank_script.__file__, "fail", tmp_path) as launch:
+        assert launch.end() != 0
+        (line,) = launch.errors
+        assert line.startswith("error: rank 1: unexpected MemoryError: no room for a network")
+        assert launch.out == []
+
+
+@distributed
+@pytest.mark.timeout(400)
+def test_an_error_of_both_ranks_is_reported_once(tmp_path: Path) -> None:
+    train = [*TRAIN, "--batch-size", 3, "--root", tmp_path / "runs"]
+    with under_torchrun.launched(tmp_path, 2, *train) as launch:
+        assert launch.end() != 0
+        (line,) = launch.errors
+        assert "batches of 3 images are too small for 2 processes, each of which needs 2" in line
+    assert not (tmp_path / "runs").exists()
+
+
+@distributed
+@pytest.mark.timeout(400)
+def test_what_several_ranks_cannot_do_is_refused_and_leaves_no_folder(tmp_path: Path) -> None:
+    first, second = answers(2, "refuse", tmp_path)
+    assert first == second
+    folders = [path.name for path in (tmp_path / "refused").iterdir()]
+    assert folders == [trial_of({"seed": 7}).folder]  # of the last one, which did start
+    for found, expected in zip(
+        first,
+        [
+            "batches of 3 images are too small for 2 processes",
+            "sync_bn over several processes needs GPUs",
+            "no device 'nonsense' here",
+            "of cifar10 is neither in",
+            "the ranks of this training were given different trials",
+            "the ranks of this training came to have different weights",
+        ],
+        strict=True,
+    ):
+        assert expected in found
+
+
+def slices_of(count: int, images: int, batch_size: int, number: int) -> list[Slice]:
+    pixels = torch.randint(0, 256, (images, 1, 2, 2), dtype=torch.uint8)
+    batches = data.Batches(pixels, torch.arange(images), batch_size)
+    return [Slices(batches, Ranks(rank, count))(3, number) for rank in range(count)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(count=st.integers(1, 5), images=st.integers(2, 40), size=st.integers(1, 40), drawn=st.data())
+def test_the_mean_gradient_of_the_slices_is_that_of_the_batch(count, images, size, drawn) -> None:
+    number = drawn.draw(st.integers(0, -(-images // size) - 1))
+    torch.manual_seed(0)
+    (whole,) = slices_of(1, images, size, number)
+    torch.manual_seed(0)
+    slices = slices_of(count, images, size, number)
+    assert whole.weight == 1
+    means = [part.images.double().mean(0) * part.weight for part in slices]
+    torch.testing.assert_close(torch.stack(means).mean(0), whole.images.double().mean(0))
+    counted = torch.cat([part.labels for part in slices if part.weight])
+    assert torch.equal(counted, whole.labels)
+    assert count == 1 or all(len(part.labels) >= min(LEAST, len(whole.labels)) for part in slices)
+
+
+def _send_launched(pipe: Any) -> None:
+    pipe.send(launched())
+
+
+def test_only_torchrun_itself_makes_a_process_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert launched() == (0, 1)  # other programs set such variables for their own ends
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+    assert launched() == (1, 4)
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    child = context.Process(target=_send_launched, args=(theirs,))  # as a worker of a study is
+    child.start()
+    assert ours.poll(60)
+    assert ours.recv() == (0, 1)
+    child.join()
+
+
+def test_each_rank_has_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "set_device", used.append)
+    monkeypatch.setattr("stochbatch.training.distributed.choose_device", torch.device)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    for name in ("auto", "cuda"):
+        assert Ranks(5, 8).choose_device(name) == torch.device("cuda:1")
+    assert Ranks(5, 8).choose_device("cpu") == torch.device("cpu")
+    assert used == [torch.device("cuda:1")] * 2

@@ -1,6 +1,7 @@
 """Invariant: what diverges ends, and counts as it ended."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,16 @@ def test_a_run_that_diverges_ends_with_its_curve_and_is_not_run_again(tmp_path: 
     assert witness.begun is None
     for line in (result.folder / "metrics.jsonl").read_text().splitlines():
         json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+
+
+def test_a_huge_finite_loss_is_a_divergence(tmp_path: Path) -> None:
+    trial = small_trial(lr=100, evaluate_every=3)
+    result = run(trial, tmp_path)
+    assert result.train_loss is not None
+    assert 1e6 < result.train_loss < math.inf
+    assert result.status == "diverged"
+    assert result.epochs == 1
+    assert result.accuracy is not None  # it was evaluated as it ended
 
 
 def test_what_diverges_counts_as_it_ended_however_seldom_it_is_evaluated(tmp_path: Path) -> None:

@@ -258,8 +258,8 @@ def test_a_signal_during_the_evaluation_is_obeyed_and_nothing_is_lost(
     expected = lasting(run(trial, tmp_path / "whole").folder)
     evaluate = running.Session.evaluate
 
-    def interrupted(self, epoch, tally):
-        for _ in evaluate(self, epoch, tally):
+    def interrupted(self, tally):
+        for _ in evaluate(self, tally):
             terminate()
             yield
 
@@ -334,6 +334,29 @@ def test_other_data_than_the_run_was_begun_on_are_refused(tmp_path: Path, monkey
 def test_a_device_that_is_not_there(tmp_path: Path, name: str) -> None:
     with pytest.raises(RunError, match=f"no device '{name}' here"):
         run(small_trial(), tmp_path, device=name)
+
+
+@pytest.mark.parametrize(
+    ("fields", "options"),
+    [
+        ({}, {"device": "nonsense"}),
+        ({"dataset": "cifar10"}, {"data_root": "nowhere"}),
+        ({"network": "resnet18", "width": 0.1, "compile": True}, {"device": "cpu"}),
+    ],
+    ids=str,
+)
+def test_a_start_that_fails_leaves_no_folder_behind(
+    fields: dict, options: dict, tmp_path: Path
+) -> None:
+    trial = small_trial(**fields)
+    with pytest.raises((RunError, data.DataError)):
+        run(trial, tmp_path / "runs", **options)
+    assert list(tmp_path.iterdir()) == []
+    folder = tmp_path / "runs" / trial.folder
+    folder.mkdir(parents=True)
+    with pytest.raises((RunError, data.DataError)):
+        run(trial, tmp_path / "runs", **options)
+    assert folder.exists()  # it was there before
 
 
 def test_tensorboard_files(tmp_path: Path) -> None:

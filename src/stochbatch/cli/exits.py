@@ -44,8 +44,7 @@ class OneLineErrors(TyperGroup):
         except Exception as error:
             if debug and not isinstance(error, _CommandError):
                 raise
-            if _should_tell(error):
-                typer.echo(f"error: {one_line(error)}", err=True)
+            _report(error)
             code = USAGE if isinstance(error, _UsageError) else ERROR
         sys.exit(code if isinstance(code, int) else DONE)
 
@@ -74,15 +73,17 @@ def one_line(error: Exception) -> str:
     return f"unexpected {type(error).__name__}: {text or 'no message'} ({_DEBUG} shows where)"
 
 
-def _should_tell(error: Exception) -> bool:
-    """Return whether this process, of those that torchrun may have started, tells an error."""
-    if "told" in vars(error):
-        return not vars(error)["told"]
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
-        return True
-    from stochbatch.training.launch import has_the_word
+def _report(error: Exception) -> None:
+    """Print an error; of several ranks that torchrun started, the first one does."""
+    where = ""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        from stochbatch.training.distributed import is_first_to_report, launched
 
-    return has_the_word()
+        if not is_first_to_report():
+            return
+        rank, count = launched()
+        where = f"rank {rank}: " if count > 1 else ""
+    typer.echo(f"error: {where}{one_line(error)}", err=True)
 
 
 def _options(args: list[str]) -> list[str]:

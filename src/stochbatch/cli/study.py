@@ -91,7 +91,7 @@ def plan(
     """Show how many trials are missing, and how long they will take on this machine."""
     from stochbatch.studies.local import default_workers
     from stochbatch.studies.planning import estimate, until_all_are_done
-    from stochbatch.training.joining import choose_device
+    from stochbatch.training.device import choose_device
 
     found = results(name, scale, root, only, cells, trials, datasets, networks, methods)
     if list_cells:
@@ -174,9 +174,9 @@ def run(
     """Run what is missing of a study."""
     from stochbatch.studies.engine import StudyStopped
     from stochbatch.studies.watching import choose_watcher
-    from stochbatch.training.launch import find_launch
+    from stochbatch.training.distributed import launched
 
-    if find_launch() is not None:
+    if launched()[1] > 1:
         raise typer.BadParameter(
             "under torchrun each process would run the whole study; without it, --workers or "
             "--engine ray have as many trials at work as there is room for"

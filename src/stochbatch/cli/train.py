@@ -21,7 +21,7 @@ EPILOG = examples(
     "stochbatch train --method sbs --set lambd=-2 --epochs 30",
     "stochbatch train --config trial.toml --seed 1",
     "stochbatch train --dataset cifar10 --network resnet18 --precision bf16 --dry-run",
-    "torchrun --nproc-per-node 2 -m stochbatch train --method sbs --sync-bn",
+    "torchrun --nproc-per-node 2 -m stochbatch train --method sbs",
     after="A training that was stopped goes on when the same command is given again "
     "(without --again, which always begins anew). " + CODES,
 )
@@ -120,7 +120,7 @@ def train(
         _field(
             "--sync-bn/--no-sync-bn",
             default="no-sync-bn",
-            help="Under torchrun: batch norm over the whole batch, not over each process's part.",
+            help="Under torchrun, on GPUs: batch norm over the whole batch, not a rank's slice.",
         ),
     ] = None,
     norm_init: Annotated[
@@ -180,12 +180,12 @@ def train(
     """
     options = dict(locals())  # first of all, when there is nothing else
     from stochbatch import training
-    from stochbatch.training.launch import is_first
+    from stochbatch.training.distributed import launched
     from stochbatch.training.progress import choose_progress
 
     trial = _trial(options)
     folder = root / trial.folder
-    shows = is_first()  # of the processes that torchrun started
+    shows = launched()[0] == 0
     if shows:
         _announce(trial, folder, dry_run, quiet)
     if dry_run:
@@ -195,7 +195,7 @@ def train(
     try:
         result = training.run(trial, root, again=again, progress=progress, wait=wait, **how)
     except training.Interrupted as stop:
-        if not stop.told:
+        if shows:
             typer.echo(f"Stopped; everything is saved. To go on:\n  {_resume(folder, root, how)}")
         raise typer.Exit(INTERRUPTED + stop.signal_number) from None
     if shows:
@@ -331,13 +331,12 @@ def _resume(folder: Path, root: Path, how: dict[str, Any]) -> str:
 
 def _command() -> list[str]:
     """Return the command, with as many processes as now if they are all on this machine."""
-    from stochbatch.training.launch import find_launch
+    from stochbatch.training.distributed import launched
 
-    launch = find_launch()
-    if launch is None or os.environ.get("LOCAL_WORLD_SIZE") != str(launch.size):
+    count = launched()[1]
+    if count == 1 or os.environ.get("LOCAL_WORLD_SIZE") != str(count):
         return ["stochbatch"]
-    count = ["--nproc-per-node", str(launch.size)]
-    return ["torchrun", "--standalone", *count, "-m", "stochbatch"]
+    return ["torchrun", "--standalone", "--nproc-per-node", str(count), "-m", "stochbatch"]
 
 
 def _show_result(result: Result, root: Path, quiet: bool) -> None:

@@ -4,7 +4,6 @@ from stochbatch.nets.batch_norm import resample_batch_norm, uniform_norm_scales
 from stochbatch.nets.catalogue import NETWORKS, NetworkFactory
 from stochbatch.nets.dropout import DROPOUTS, DropoutName, StochasticDepth
 from stochbatch.nets.resnet import ResNet, resnet18, resnet50
-from stochbatch.nets.sync_batch_norm import SyncBatchNorm2d, synchronise_batch_norm
 from stochbatch.nets.vgg import VGG, vgg11, vgg_tiny
 
 __all__ = [
@@ -15,11 +14,9 @@ __all__ = [
     "NetworkFactory",
     "ResNet",
     "StochasticDepth",
-    "SyncBatchNorm2d",
     "resample_batch_norm",
     "resnet18",
     "resnet50",
-    "synchronise_batch_norm",
     "uniform_norm_scales",
     "vgg11",
     "vgg_tiny",

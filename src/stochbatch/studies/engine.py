@@ -131,7 +131,7 @@ def train(
     folder = Path(root) / trial.folder
     try:
         (folder / ERROR).unlink(missing_ok=True)
-        result = run(trial, root, progress=_Teller(tell), alone=True, **options)
+        result = run(trial, root, progress=_Teller(tell), **options)
     except Interrupted:
         raise
     except Exception as error:

@@ -33,7 +33,7 @@ from stochbatch.studies.engine import (
     train,
 )
 from stochbatch.training import Interrupted, Trial
-from stochbatch.training.joining import choose_device
+from stochbatch.training.device import choose_device
 from stochbatch.training.signals import StopSignals
 
 BUSY, UNKNOWN = "busy", "unknown"

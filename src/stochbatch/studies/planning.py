@@ -73,7 +73,8 @@ def _measure(kind: Kind, device: torch.device) -> Speed:
     float(session.tally.loss)
     middle = time.perf_counter()
     tally = Tally.zeros(device)
-    for _ in session.evaluate(0, tally):
+    session.resample(0)
+    for _ in session.evaluate(tally):
         pass
     float(tally.loss)
     end = time.perf_counter()

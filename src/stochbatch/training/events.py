@@ -41,22 +41,18 @@ def check_tensorboard() -> None:
 
 
 @contextmanager
-def events(folder: Path, wanted: bool, epoch: int, writes: bool = True) -> Iterator[Events]:
+def events(folder: Path, wanted: bool, epoch: int) -> Iterator[Events]:
     """Enter event files in a run's folder.
 
     Args:
         folder: the folder of the run.
         wanted: whether there should be any.
         epoch: what they have of this epoch and later ones is written anew.
-        writes: whether it is this process, among those that train together, that writes.
     """
     if not wanted:
         yield Events()
         return
     check_tensorboard()
-    if not writes:
-        yield Events()
-        return
     from torch.utils.tensorboard import SummaryWriter
 
     writer = SummaryWriter(str(folder / "events"), purge_step=epoch)

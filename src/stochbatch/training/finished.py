@@ -25,16 +25,6 @@ def find(
     return done
 
 
-def pack(result: Result | None) -> str:
-    """Return what :func:`unpack` makes the same of in another process."""
-    return "" if result is None else result.model_dump_json()
-
-
-def unpack(text: str, folder: Path) -> Result | None:
-    """Return what was packed."""
-    return Result.model_validate_json(text).in_folder(folder) if text else None
-
-
 def _check_data(done: Result, data_root: str | Path | None, accept_hash: bool) -> None:
     """Raise if a finished run was trained on other data than those that are asked for."""
     if not done.data.official and not accept_hash:

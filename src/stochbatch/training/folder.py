@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -30,10 +31,9 @@ from torch import nn
 from stochbatch.data import Normalisation
 from stochbatch.files import write_atomically
 from stochbatch.training import checkpoint
+from stochbatch.training.distributed import Ranks
 from stochbatch.training.errors import RunError
-from stochbatch.training.ranks import Ranks, Wishes
 from stochbatch.training.result import Result
-from stochbatch.training.signals import StopSignals
 from stochbatch.training.trial import Trial, TrialError
 
 TRIAL, METRICS, RESULT, WEIGHTS, LOCK = (
@@ -44,8 +44,8 @@ TRIAL, METRICS, RESULT, WEIGHTS, LOCK = (
     "lock",
 )
 
-LOOK_UP = 1.0
-"""Seconds between two looks at other things while waiting for a folder."""
+LOOK_UP = 60.0
+"""Seconds after which a rank that waits for a folder says so to the others, which wait for it."""
 
 
 def write(path: Path, text: str) -> None:
@@ -57,34 +57,38 @@ def write(path: Path, text: str) -> None:
 
 
 @contextmanager
-def locked(folder: Path, wait: bool, ranks: Ranks, signals: StopSignals) -> Iterator[None]:
+def locked(folder: Path, wait: bool, ranks: Ranks) -> Iterator[None]:
     """Make the folder and hold it; another that holds it is waited for, or an error.
 
-    Of several processes that train together the first one holds it for all.
+    Of several ranks the first one holds it. A start that fails leaves no folder behind.
     """
     lock = filelock.FileLock(folder / LOCK)
-    # Processes that wait for the first one look up now and then: it may take hours.
-    seconds = 0.0 if not wait else -1.0 if ranks.count == 1 else LOOK_UP
+    missing = [path for path in (folder, folder.parent) if not path.exists()]
     try:
-        while not ranks.do_first(lambda: _take(lock, folder, seconds)):
-            agreed = ranks.agree(Wishes(stop=signals.received or 0))
-            if agreed.stop:
-                raise ranks.interrupted(agreed.stop, folder)
+        while not ranks.first(lambda: _take(lock, folder, wait)):
+            pass
         yield
     finally:
+        if lock.is_locked and folder in missing and os.listdir(folder) == [LOCK]:
+            with suppress(OSError):
+                (folder / LOCK).unlink()
+                for path in missing:
+                    path.rmdir()
         lock.release()
 
 
-def _take(lock: filelock.FileLock, folder: Path, seconds: float) -> bool:
+def _take(lock: filelock.FileLock, folder: Path, wait: bool) -> bool:
     """Return whether the lock is taken; raise if it should be at once and is not."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"cannot make the folder {folder}: {error.strerror or error}") from error
     try:
-        lock.acquire(timeout=seconds)
+        lock.acquire(timeout=LOOK_UP if wait else 0.0)
+    except FileNotFoundError:
+        return False  # another process that failed to start has just removed the folder
     except filelock.Timeout:
-        if seconds:
+        if wait:
             return False
         raise RunError(
             f"another process is at work on {folder}: let it finish, or wait for it (--wait)"

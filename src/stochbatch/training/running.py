@@ -18,9 +18,9 @@ from stochbatch import data
 from stochbatch.files import write_atomically
 from stochbatch.optim import SBS
 from stochbatch.training import checkpoint, finished
-from stochbatch.training.checkpoint import Loaded, Place
-from stochbatch.training.dividing import LEAST
-from stochbatch.training.errors import RunError
+from stochbatch.training.checkpoint import Place
+from stochbatch.training.distributed import Ranks, joined
+from stochbatch.training.errors import Interrupted, RunError
 from stochbatch.training.events import check_tensorboard, events
 from stochbatch.training.folder import (
     METRICS,
@@ -30,8 +30,6 @@ from stochbatch.training.folder import (
     locked,
     write,
 )
-from stochbatch.training.joining import choose_device, joined
-from stochbatch.training.ranks import Ranks, Wishes
 from stochbatch.training.result import Accuracy, Result, environment, plugins_of
 from stochbatch.training.session import Session, Tally
 from stochbatch.training.signals import StopSignals
@@ -40,6 +38,9 @@ from stochbatch.training.watching import Progress, Unfailing
 
 TOLD_EVERY = 0.2
 """Seconds between two reports of progress: each of them waits for the device."""
+
+DIVERGED_LOSS = 1e6
+"""An epoch whose mean training loss is above this has diverged, finite or not."""
 
 
 def run(
@@ -54,16 +55,14 @@ def run(
     wait: bool = False,
     checkpoint_seconds: float = 300.0,
     tensorboard: bool = False,
-    alone: bool = False,
 ) -> Result:
     """Train, or go on training, or return what was trained long since.
 
     The run lies in ``root / trial.folder`` (see :mod:`stochbatch.training.folder`). If it was
     stopped, by whatever means, it goes on where it was and ends as if it never had been.
 
-    Processes that torchrun started, or that have a process group of their own, train together:
-    each takes a part of every batch, the first one writes, and all return the same result. All
-    of them must call this with the same trial.
+    Processes that torchrun started train together: each takes a slice of every batch, rank 0
+    writes, and all return the same result. All of them must call this with the same trial.
 
     Args:
         trial: what to train.
@@ -72,20 +71,19 @@ def run(
         accept_hash: take data files that are not the published ones; the result says so.
         device: ``"cpu"``, ``"cuda"``, ... or ``"auto"`` for the best there is. Of several
             processes each takes its own GPU.
-        progress: is told how it goes; of several processes, in the first one.
+        progress: is told how it goes; of several processes, on rank 0.
         again: begin anew even if the run is over, or diverged.
         wait: if another process is at work on this trial, wait for it instead of refusing.
         checkpoint_seconds: save at least so often within an epoch; every epoch ends with a save.
         tensorboard: also write TensorBoard's event files into the run's folder.
-        alone: train in this process alone, even if it was started with others.
 
     Returns:
-        The result; its ``status`` is ``"diverged"`` if the loss became infinite or NaN.
+        The result; its ``status`` is ``"diverged"`` if the loss became infinite, NaN or larger
+        than a million.
 
     Raises:
         RunError: something is in the way; one line says what.
         Interrupted: SIGINT or SIGTERM came; everything so far is saved.
-        LostProcess: another of several processes died.
 
     Example:
         >>> import tempfile
@@ -97,25 +95,17 @@ def run(
         ('finished', 1)
     """
     folder = Path(root) / trial.folder
-    # Until the very end: torchrun, when one of its processes fails, terminates the others,
-    # which must not keep them from saying what happened.
-    with StopSignals(at_once=False) as signals, joined(device, alone) as ranks:
-        if ranks.count > 1:
-            signals.listen()
-            ranks.check_same(trial.hash, "were given different trials")
-        progress = Unfailing(progress if progress and ranks.is_first else Progress())
+    with StopSignals(at_once=False) as signals, joined(signals) as ranks:
+        ranks.check_same(trial.hash, "were given different trials")
+        progress = Unfailing(progress if progress and ranks.rank == 0 else Progress())
         try:
-            with locked(folder, wait, ranks, signals):
-                done = ranks.do_first(
-                    lambda: finished.find(folder, again, data_root, accept_hash),
-                    pack=finished.pack,
-                    unpack=lambda text: finished.unpack(text, folder),
-                )
+            with locked(folder, wait, ranks):
+                done = ranks.first(lambda: finished.find(folder, again, data_root, accept_hash))
                 if done is not None:
                     progress.end(done)
                     return done
-                chosen = ranks.device or choose_device(device)
                 signals.listen()
+                chosen = ranks.choose_device(device)
                 with _own_generators(chosen):
                     runner = _Runner(
                         trial, folder, chosen, ranks, progress, signals, checkpoint_seconds
@@ -158,26 +148,24 @@ class _Runner:
     def run(
         self, data_root: str | Path | None, accept_hash: bool, tensorboard: bool, again: bool
     ) -> Result:
-        train, test = self.ranks.in_turn(
-            lambda: [
-                data.load(self.trial.dataset, data_root, split, accept_hash=accept_hash)
-                for split in ("train", "test")
-            ]
+        trial = self.trial
+        self.ranks.check_trial(trial.batch_size, trial.sync_bn, self.device)
+        train, test = (
+            data.load(trial.dataset, data_root, split, accept_hash=accept_hash)
+            for split in ("train", "test")
         )
-        self.session = self.ranks.do_all(
-            lambda: Session(self.trial, train, test, self.device, self.ranks)
-        )
+        self.session = Session(trial, train, test, self.device, self.ranks)
         if not len(self.session.batches):
             raise RunError(f"there are too few images for a batch: {len(train)} in {train!r}")
-        self._divide()
+        self.ranks.check_same(self.session.facts, "have different data")
         if tensorboard:
             check_tensorboard()  # while nothing of an earlier run has been removed
         place = self._restore(again)
         self.saved_at = time.monotonic()
         if self.metrics and _diverged(json.loads(self.metrics[-1])):
             return self._finish("diverged")  # killed before it could say so
-        with events(self.folder, tensorboard, place.epoch, self.ranks.is_first) as board:
-            for epoch in range(place.epoch, self.trial.epochs):
+        with events(self.folder, tensorboard and self.ranks.rank == 0, place.epoch) as board:
+            for epoch in range(place.epoch, trial.epochs):
                 metrics = self._epoch(epoch, place.step if epoch == place.epoch else 0)
                 board.write(metrics)
                 self.progress.epoch(metrics)
@@ -186,23 +174,8 @@ class _Runner:
                 self._obey(Place(epoch + 1, 0), saved=True)
         return self._finish("finished")
 
-    def _divide(self) -> None:
-        """Divide the batches among the processes, if there are several."""
-        size, count = self.trial.batch_size, self.ranks.count
-        if count == 1:
-            return
-        if size < LEAST * count:
-            raise RunError(
-                f"batches of {size} images are too small for {count} processes, each of which "
-                f"needs {LEAST}: start at most {max(1, size // LEAST)}"
-            )
-        self.ranks.check_same(self.session.facts.model_dump_json(), "have different data")
-        self.session.divide()
-
     def _restore(self, again: bool) -> Place:
-        state, note = self.ranks.do_first(
-            lambda: self._open(again), pack=list, unpack=lambda parts: Loaded(*parts)
-        )
+        state, note = self.ranks.first(lambda: self._open(again))
         place = Place(0, 0)
         if state is not None:
             facts = json.loads(state["data"])
@@ -218,8 +191,7 @@ class _Runner:
             self.earlier = json.loads(state.get("environments", "[]"))
             if self.earlier and self.earlier[-1] == self.environment:
                 self.earlier.pop()
-            self._note_saved(place)
-        self.ranks.do_first(lambda: write(self.folder / METRICS, "".join(self.metrics)))
+        self.ranks.first(lambda: write(self.folder / METRICS, "".join(self.metrics)))
         self.progress.begin(
             self.trial,
             self.folder,
@@ -231,7 +203,7 @@ class _Runner:
         )
         return place
 
-    def _open(self, again: bool) -> Loaded:
+    def _open(self, again: bool) -> checkpoint.Loaded:
         """Return the last checkpoint of the folder, and what is to be said about it."""
         if again:
             # Not before it is sure that there will be something instead.
@@ -249,17 +221,17 @@ class _Runner:
         for step in range(start, steps):
             session.step(epoch, step)
             now = time.monotonic()
-            if now - told > TOLD_EVERY and self.ranks.is_first:
+            if now - told > TOLD_EVERY and self.ranks.rank == 0:
                 told = now
                 self._tell(epoch, step + 1, (step + 1 - start) / (now - self.began))
             self._obey(Place(epoch, step + 1))
-        tally = session.tally.over(self.ranks)
+        tally = Tally(*self.ranks.sum(session.tally))
         train_loss, train_accuracy = tally.read()
         images = int(tally.images)
         training_seconds = time.monotonic() - self.began
         # What diverged is evaluated as it is, however seldom others are: no earlier and better
         # epoch may stand for it.
-        broken = not math.isfinite(train_loss)
+        broken = not train_loss <= DIVERGED_LOSS
         tested = self._evaluate(epoch) if broken or self.trial.evaluates(epoch) else {}
         layers = self._layers()
         session.schedule.step()
@@ -282,11 +254,18 @@ class _Runner:
         return line
 
     def _evaluate(self, epoch: int) -> dict[str, Any]:
-        tally = Tally.zeros(self.device)
-        for _ in self.session.evaluate(epoch, tally):
-            # The weights are those at the end of the epoch: the next run evaluates them.
+        self.session.resample(epoch)
+        tested = self.ranks.first(self._test)
+        if not tested:  # a signal came; the next run evaluates the weights, which are final
             self._obey(Place(epoch, self.session.steps), by_time=False)
-        loss, accuracy = tally.over(self.ranks).read()
+        return tested
+
+    def _test(self) -> dict[str, Any]:
+        tally = Tally.zeros(self.device)
+        for _ in self.session.evaluate(tally):
+            if self.signals.received:
+                return {}
+        loss, accuracy = tally.read()
         return {"test_loss": _number(loss), "test_accuracy": accuracy}
 
     def _layers(self) -> dict[str, Any]:
@@ -306,14 +285,13 @@ class _Runner:
     def _obey(self, place: Place, saved: bool = False, by_time: bool = True) -> None:
         """Save if it is time to, and stop if a signal asks for it."""
         due = by_time and time.monotonic() - self.saved_at > self.checkpoint_seconds
-        agreed = self.ranks.agree(Wishes(self.signals.received or 0, due))
-        if (agreed.save or agreed.stop) and not saved:
+        stop, save = self.ranks.agree(self.signals.received or 0, due)
+        if (stop or save) and not saved:
             self._save(place)
-        if agreed.stop:
-            raise self.ranks.interrupted(agreed.stop, self.folder)
+        if stop:
+            raise Interrupted(stop, self.folder)
 
     def _save(self, place: Place, with_metrics: bool = False) -> None:
-        self.ranks.forget_wishes()
         state = {
             **self.session.state(),
             "data": self.session.facts.model_dump_json(),
@@ -327,21 +305,11 @@ class _Runner:
                 write(self.folder / METRICS, "".join(self.metrics))
             checkpoint.save(self.folder, place, state)
 
-        self.ranks.do_first(to_disk)
+        self.ranks.first(to_disk)
         self.saved_at = time.monotonic()
-        self._note_saved(place)
-
-    def _note_saved(self, place: Place) -> None:
-        within = f" and {place.step} steps of the next" if place.step else ""
-        self.ranks.saved = f"{place.epoch} epochs{within} are saved"
 
     def _finish(self, status: str) -> Result:
-        self.ranks.forget_wishes()
-        result = self.ranks.do_first(
-            lambda: self._write_result(status),
-            pack=Result.model_dump_json,
-            unpack=lambda text: Result.model_validate_json(text).in_folder(self.folder),
-        )
+        result = self.ranks.first(lambda: self._write_result(status))
         self.progress.end(result)
         return result
 
@@ -380,7 +348,8 @@ class _Runner:
 
 
 def _diverged(metrics: dict[str, Any]) -> bool:
-    return any(metrics.get(name, 0.0) is None for name in ("train_loss", "test_loss"))
+    losses = metrics["train_loss"], metrics.get("test_loss", 0.0)
+    return None in losses or losses[0] > DIVERGED_LOSS
 
 
 def _number(value: float) -> float | None:

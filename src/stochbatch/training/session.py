@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from stochbatch.data import DATASETS, Augmentation, Batches, Normalisation, Split, subset
-from stochbatch.nets import resample_batch_norm, synchronise_batch_norm
+from stochbatch.nets import resample_batch_norm
 from stochbatch.optim import METHODS, SBS, SCHEDULES
-from stochbatch.training.dividing import Part, Parts, data_parallel
+from stochbatch.training.distributed import ALONE, Ranks, Slices
 from stochbatch.training.errors import RunError
-from stochbatch.training.ranks import Ranks
 from stochbatch.training.result import DataFacts
 from stochbatch.training.trial import Trial
 
@@ -53,10 +52,6 @@ class Tally(NamedTuple):
         self.correct.add_((logits.detach().argmax(1) == labels).sum())
         self.images.add_(len(labels))
 
-    def over(self, ranks: Ranks) -> Tally:
-        """Return the tally of all processes together."""
-        return Tally(*ranks.sum(self))
-
     def read(self) -> tuple[float, float]:
         """Return mean loss, and accuracy in percent (waits for the device)."""
         loss, correct, images = (part.item() for part in self)
@@ -71,7 +66,7 @@ class Session:
         train: the whole training split; the trial's share of it is drawn here.
         test: the test split.
         device: where to train.
-        ranks: the processes that train together; by default this one alone.
+        ranks: the processes that train together; by default only this one.
     """
 
     def __init__(
@@ -80,10 +75,10 @@ class Session:
         train: Split,
         test: Split,
         device: torch.device,
-        ranks: Ranks | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.trial, self.device, self.method = trial, device, METHODS[trial.method]
-        self.ranks = ranks = ranks or Ranks()
+        self.ranks = ranks
         chosen = subset(trial.seed, len(train), trial.share)
         images, labels = train.images[chosen], train.labels[chosen]
         augmentation = DATASETS[trial.dataset].augmentation if trial.augment else Augmentation()
@@ -94,20 +89,16 @@ class Session:
             seed=trial.seed,
             augmentation=augmentation,
             drop_single=True,
-            rank=ranks.rank,
-            ranks=ranks.count,
             device=device,
         )
-        self.parts = Parts(self.batches)
+        self.slices = Slices(self.batches, ranks)
         at_once = EVALUATION_PIXELS.get(device.type, MANY_PIXELS) // test.images[0, 0].numel()
         self.test = Batches(
             test.images,
             test.labels,
-            max(1, at_once) * ranks.count,
+            max(1, at_once),
             shuffle=False,
             normalisation=self.batches.normalisation,
-            rank=ranks.rank,
-            ranks=ranks.count,
             device=device,
         )
         self.facts = _facts(train, test, len(labels), self.batches.normalisation)
@@ -120,23 +111,20 @@ class Session:
             )
         self.layout = _layout(trial, self.network, device)
         self.network.to(memory_format=self.layout)  # type: ignore[call-overload]
-        self.norms = (
-            synchronise_batch_norm(self.network) if trial.sync_bn and ranks.count > 1 else []
-        )
+        if trial.sync_bn and ranks.count > 1:
+            self.network = nn.SyncBatchNorm.convert_sync_batchnorm(self.network)  # type: ignore[no-untyped-call]
         self.forward: Any = torch.compile(self.network) if trial.compile else self.network
-        self.trained: Callable[[Tensor], Tensor] = self.forward
+        zeros = torch.zeros(2, *self.batches.shape[1:], device=device)
+        self.trained = ranks.data_parallel(self.forward, self._laid_out(zeros))  # type: ignore[arg-type]
         self.optimizer = trial.build_optimizer(self.network)
         schedule = SCHEDULES[trial.schedule]
         self.schedule = schedule(self.optimizer, trial.epochs, **trial.schedule_settings)
         self.scaler = torch.amp.GradScaler(device.type, enabled=trial.precision == "fp16")
         self.tally = Tally.zeros(device)
-        self._drops_elements = any(isinstance(one, nn.Dropout) for one in self.network.modules())
-
-    def divide(self) -> None:
-        """Let several processes share their gradients; all of them must call this."""
-        if self.ranks.count > 1:
-            zeros = torch.zeros(2, *self.batches.shape[1:], device=self.device)
-            self.trained = data_parallel(self.network, self.forward, self._laid_out(zeros))
+        # Ranks drop features of their images by numbers of their own, but the coin of a residual
+        # branch is one for the whole batch.
+        drops = any(isinstance(module, nn.Dropout) for module in self.network.modules())
+        self._noise = f", part {ranks.rank}" if drops and ranks.rank else ""
 
     @property
     def steps(self) -> int:
@@ -180,30 +168,16 @@ class Session:
         self.optimizer.step(closure)
 
     def _loss(self, epoch: int, evaluation: int) -> Tensor:
-        part = self._part(epoch, evaluation % len(self.batches))
+        images, labels, weight = self.slices(epoch, evaluation % len(self.batches))
         # Dropout draws from torch's generator. Seeded anew for every batch, it needs no
         # saving, and a run that resumes drops what the undisturbed run dropped.
-        seed_everything(self.trial.seed, f"batch {evaluation} of epoch {epoch}{self._noise(part)}")
+        seed_everything(self.trial.seed, f"batch {evaluation} of epoch {epoch}{self._noise}")
         with self._autocast():
-            logits = self.trained(self._laid_out(part.images))
-            loss = nn.functional.cross_entropy(logits, part.labels)
-        if part.counted:
-            self.tally.add(loss, logits, part.labels)
-        return loss if part.weight == 1 else loss * part.weight
-
-    def _part(self, epoch: int, number: int) -> Part:
-        part = self.parts.part(epoch, number)
-        for norm in self.norms:
-            norm.divided = part.divided
-        return part
-
-    def _noise(self, part: Part) -> str:
-        """Return what the noise of this process's part has in its seed and others have not."""
-        # Features of other images are dropped by other numbers, but the coin of a residual
-        # branch is one for the whole batch.
-        if part.divided and self.ranks.rank and self._drops_elements:
-            return f", part {self.ranks.rank}"
-        return ""
+            logits = self.trained(self._laid_out(images))
+            loss = nn.functional.cross_entropy(logits, labels)
+        if weight:
+            self.tally.add(loss, logits, labels)
+        return loss if weight == 1 else loss * weight
 
     def _laid_out(self, images: Tensor) -> Tensor:
         # A batch is channels last; of one channel it is both at once, and only a copy decides.
@@ -217,30 +191,27 @@ class Session:
         low = AUTOCAST.get(self.trial.precision)
         return torch.autocast(self.device.type, low or torch.bfloat16, enabled=low is not None)
 
-    def evaluate(self, epoch: int, tally: Tally) -> Iterator[None]:
-        """Count all test images, a batch at a time; of several processes, each its part."""
-        if self.method.closure:
-            self._resample(epoch)
-        self.ranks.copy_buffers(self.network)
+    def evaluate(self, tally: Tally) -> Iterator[None]:
+        """Count all test images, a batch at a time; on rank 0."""
         self.network.eval()
         for images, labels in self.test.epoch(0):
-            if not len(labels):  # the last few images may not be enough for all processes
-                yield
-                continue
             with torch.no_grad(), self._autocast():
                 logits = self.forward(images)  # channels last: faster, and without a backward safe
                 loss = nn.functional.cross_entropy(logits, labels)
             tally.add(loss, logits, labels)
             yield
 
-    def _resample(self, epoch: int) -> None:
+    def resample(self, epoch: int) -> None:
+        """Re-estimate batch norm before an evaluation if the method asks for that; on all ranks."""
+        if not self.method.closure:
+            return
         count = min(len(self.batches), -(-RESAMPLED_IMAGES // self.trial.batch_size))
-        images = (self._laid_out(self._part(epoch, number).images) for number in range(count))
+        images = (self._laid_out(self.batches.batch(epoch, n)[0]) for n in range(count))
         with self._autocast():
             resample_batch_norm(self.network, images)
 
     def state(self) -> dict[str, Any]:
-        """Return all that the next step depends on; all processes must call this."""
+        """Return all that the next step depends on; all ranks must call this."""
         return {
             "network": self.network.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -262,7 +233,7 @@ class Session:
         self.optimizer._opt_called = True  # type: ignore[attr-defined]
         self.scaler.load_state_dict(state["scaler"])
         self.tally = Tally.zeros(self.device)
-        if self.ranks.is_first:  # it counts for all of them until now
+        if self.ranks.rank == 0:  # it counts for all of them until now
             both = zip(state["tally"], self.tally, strict=True)
             self.tally = Tally(*(part.to(zero) for part, zero in both))
         self.network.train()

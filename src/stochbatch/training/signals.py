@@ -34,6 +34,10 @@ class StopSignals:
         if threading.current_thread() is threading.main_thread() and not self._before:
             self._before = {number: signal.signal(number, self._note) for number in self.NUMBERS}
 
+    def keep(self) -> None:
+        """Go on noting them after the end, so that none of them ends the process."""
+        self._before.clear()
+
     def __exit__(
         self,
         kind: type[BaseException] | None,

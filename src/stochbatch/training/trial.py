@@ -69,7 +69,7 @@ class Trial(BaseModel):
         evaluate_every: evaluate after every so many epochs, and always after each of the last
             tenth of them, which a table's mean is of.
         sync_bn: of several processes, each normalises by the statistics of the whole batch, not
-            of its part. One process alone always does.
+            of its slice; only on GPUs. One process always does.
         norm_init: where the scales of batch norms start: ``ones``, or ``uniform`` in [0, 1), which
             was torch's default up to version 1.1.
         seed: decides initial weights, subset, order, crops, flips, dropout and coins.

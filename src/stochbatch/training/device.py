@@ -1,0 +1,21 @@
+"""The device that a training runs on."""
+
+from __future__ import annotations
+
+import torch
+
+from stochbatch.training.errors import RunError
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device of this name; ``"auto"`` is the best there is."""
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, ValueError) as error:
+        raise RunError(f"no device {name!r} here: {str(error).splitlines()[0]}") from None
+    return device
