@@ -50,27 +50,24 @@ ScaleName = Annotated[
 Root = Annotated[Path, typer.Option("--root", help="Folder of all runs.")]
 Only = Annotated[
     list[str] | None,
-    typer.Option("--only", help="AXIS=LABEL,LABEL: keep these alone; may be repeated."),
+    typer.Option("--only", help="AXIS=LABEL,LABEL: keep only these; may be repeated."),
 ]
 Cells = Annotated[
     list[str] | None,
     typer.Option(
         "--cells",
-        help="Keep cells with these words in their names, * is anything; may be repeated.",
+        help="Keep only cells with this in their names, * is anything; may be repeated.",
     ),
 ]
 Trials = Annotated[int | None, typer.Option("--trials", min=1, help="Trials of each cell.")]
-Datasets = Annotated[str | None, typer.Option("--datasets", help="LABEL,LABEL of this axis.")]
-Networks = Annotated[str | None, typer.Option("--networks", help="LABEL,LABEL of this axis.")]
-Methods = Annotated[str | None, typer.Option("--methods", help="LABEL,LABEL of this axis.")]
 
 
 @app.command(
     "plan",
     epilog=examples(
-        "stochbatch study plan comparison --scale laptop --datasets cifar10",
+        "stochbatch study plan comparison --scale laptop --only dataset=cifar10",
         "stochbatch study plan my-study.toml --scale demo",
-        "stochbatch study plan comparison --list --cells 'batch size 16, method S*'",
+        "stochbatch study plan comparison --list --cells 'batch size 16'",
     ),
 )
 def plan(
@@ -80,9 +77,6 @@ def plan(
     only: Only = None,
     cells: Cells = None,
     trials: Trials = None,
-    datasets: Datasets = None,
-    networks: Networks = None,
-    methods: Methods = None,
     workers: Workers = None,
     list_cells: Annotated[
         bool, typer.Option("--list", help="Print the names of the cells instead.")
@@ -93,7 +87,7 @@ def plan(
     from stochbatch.studies.planning import estimate, until_all_are_done
     from stochbatch.training.joining import choose_device
 
-    found = results(name, scale, root, only, cells, trials, datasets, networks, methods)
+    found = results(name, scale, root, only, cells, trials)
     if list_cells:
         rows = [(f"{len(cell.done)} of {len(cell.outcomes)}", cell.cell) for cell in found.cells]
         table(rows, head=("done", "cell"))
@@ -121,7 +115,7 @@ def plan(
     "run",
     epilog=examples(
         "stochbatch study run comparison --scale demo --workers 2",
-        "stochbatch study run comparison --scale laptop --only 'batch size=16' --methods SGD,SBS",
+        "stochbatch study run comparison --scale laptop --only method=SGD,SBS",
         "stochbatch study run comparison --scale paper --engine ray --gpus-per-trial 0.25",
         after="Only what is missing is run; stopped, by Ctrl-C or by force, it goes on when it "
         "is given again.",
@@ -134,9 +128,6 @@ def run(
     only: Only = None,
     cells: Cells = None,
     trials: Trials = None,
-    datasets: Datasets = None,
-    networks: Networks = None,
-    methods: Methods = None,
     engine: Annotated[
         str, typer.Option(help="local: processes of this machine; ray: a cluster, or this machine.")
     ] = "local",
@@ -182,7 +173,7 @@ def run(
             "--engine ray have as many trials at work as there is room for"
         )
     run_trials = _engine(engine, workers, device, address, cpus_per_trial, gpus_per_trial)
-    found = results(name, scale, root, only, cells, trials, datasets, networks, methods)
+    found = results(name, scale, root, only, cells, trials)
     missing = found.missing
     typer.echo(f"{found.study.name}, scale {found.scale.name}: {len(missing)} trials to run")
     if not missing:
@@ -254,9 +245,6 @@ def report(
     only: Only = None,
     cells: Cells = None,
     trials: Trials = None,
-    datasets: Datasets = None,
-    networks: Networks = None,
-    methods: Methods = None,
     to: Annotated[
         Path | None,
         typer.Option(
@@ -268,7 +256,7 @@ def report(
     from stochbatch.report import write_report
     from stochbatch.studies import StudyError
 
-    found = results(name, scale, root, only, cells, trials, datasets, networks, methods)
+    found = results(name, scale, root, only, cells, trials)
     at = found.scale.name
     if not any(cell.done for cell in found.cells):
         command = ["stochbatch", "study", "run", name, "--scale", at, "--root", str(root)]
@@ -288,9 +276,6 @@ def results(
     only: list[str] | None,
     cells: list[str] | None,
     trials: int | None,
-    datasets: str | None,
-    networks: str | None,
-    methods: str | None,
 ) -> StudyResults:
     """Return what a study has left, narrowed as the options say."""
     from stochbatch.studies import SCALES, STUDIES, Study, StudyError, collect
@@ -304,9 +289,6 @@ def results(
         )
     scale = scale or ("paper" if own else "demo")
     kept = parse_only(only or [])
-    for axis, labels in (("dataset", datasets), ("network", networks), ("method", methods)):
-        if labels is not None:
-            kept.setdefault(axis, []).extend(label.strip() for label in labels.split(","))
     return collect(study, SCALES[scale], root, only=kept, named=cells or (), repetitions=trials)
 
 

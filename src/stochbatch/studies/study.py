@@ -206,8 +206,8 @@ class Study(BaseModel):
         Args:
             scale: what is reduced.
             only: labels to keep, by the name of the axis.
-            named: of what is left, keep what one of these texts means: the name of a cell, or
-                words of it (:func:`stochbatch.studies.choosing.with_names`).
+            named: of what is left, keep the cells whose names match one of these patterns
+                (:func:`stochbatch.studies.choosing.with_names`).
         """
         pairs = list(self._cells(scale))
         found = [cell for cell, _ in pairs]
