@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-import time
 from typing import Any
 
 import pytest
@@ -17,7 +17,6 @@ from tests.cli.command import ENVIRONMENT, assert_one_clear_line, call, spawn
 
 COMMANDS = [
     [],
-    ["version"],
     ["train"],
     ["show"],
     ["predict"],
@@ -66,10 +65,10 @@ def test_no_command_at_all_shows_the_help() -> None:
 def test_help_comes_at_once() -> None:
     seconds = []
     for _ in range(3):
-        start = time.perf_counter()
+        start = os.times().children_user
         assert spawn("--help").code == 0
-        seconds.append(time.perf_counter() - start)
-    # The aim is half a second; the bound is wide enough for a busy machine, not for torch.
+        seconds.append(os.times().children_user - start)
+    # CPU seconds, as the machine may be busy: half of one is the aim, torch alone would take two.
     assert min(seconds) < 1.0
 
 
@@ -91,13 +90,15 @@ def test_help_imports_nothing_large(command: list[str]) -> None:
 
 
 def test_the_version_is_shown() -> None:
-    expected = f"stochbatch {stochbatch.__version__}\n"
-    assert call("--version").out == call("version").out == expected
+    assert call("--version").out == f"stochbatch {stochbatch.__version__}\n"
 
 
 def test_the_package_can_be_run_as_a_module() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "stochbatch", "version"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "stochbatch", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout == f"stochbatch {stochbatch.__version__}\n"
 

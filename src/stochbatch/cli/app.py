@@ -51,12 +51,6 @@ def stochbatch(
         typer.echo(context.get_help())
 
 
-@app.command("version", epilog=examples("stochbatch version"))
-def show_version() -> None:
-    """Show the version."""
-    _print_version(True)
-
-
 app.command("train", epilog=train.EPILOG)(train.train)
 app.command("show", epilog=runs.SHOW_EPILOG)(runs.show)
 app.command("predict", epilog=runs.PREDICT_EPILOG)(runs.predict)

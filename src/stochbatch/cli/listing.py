@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -20,14 +19,7 @@ EPILOG = examples(
 )
 
 
-class Listed(str, Enum):
-    """What there are lists of."""
-
-    methods = "methods"
-    networks = "networks"
-    datasets = "datasets"
-    schedules = "schedules"
-    studies = "studies"
+Listed = Literal["methods", "networks", "datasets", "schedules", "studies"]
 
 
 def list_(
@@ -38,7 +30,7 @@ def list_(
     ] = False,
 ) -> None:
     """List methods, networks, data sets, schedules or studies, with one line about each."""
-    if settings and what not in (Listed.methods, Listed.schedules):
+    if settings and what not in ("methods", "schedules"):
         raise typer.BadParameter("--settings is for methods and schedules")
     registry = _registry(what)
     table([(name, registry.summary(name)) for name in registry])
@@ -53,25 +45,25 @@ def list_(
 
 
 def _registry(what: Listed) -> Registry[Any]:
-    if what is Listed.datasets:
+    if what == "datasets":
         from stochbatch.data import DATASETS
 
         return DATASETS
-    if what is Listed.networks:
+    if what == "networks":
         from stochbatch.nets import NETWORKS
 
         return NETWORKS
-    if what is Listed.studies:
+    if what == "studies":
         from stochbatch.studies import STUDIES
 
         return STUDIES
     from stochbatch.optim import METHODS, SCHEDULES
 
-    return METHODS if what is Listed.methods else SCHEDULES
+    return METHODS if what == "methods" else SCHEDULES
 
 
 def _settings(what: Listed, name: str) -> dict[str, Any]:
-    if what is Listed.methods:
+    if what == "methods":
         from stochbatch.optim import METHODS
 
         return METHODS[name].settings

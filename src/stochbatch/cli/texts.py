@@ -19,8 +19,8 @@ def examples(*commands: str, after: str = "") -> str:
 
     Example:
         >>> from stochbatch.cli.texts import examples
-        >>> examples("stochbatch version")
-        'Example:\n  stochbatch version'
+        >>> examples("stochbatch list methods")
+        'Example:\n  stochbatch list methods'
     """
     lines = ["Examples:" if len(commands) > 1 else "Example:"]
     lines += [f"  {command}" for command in commands]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -27,14 +26,6 @@ EPILOG = examples(
 )
 
 TRIAL, RUNNING = "The trial", "How it is run"
-
-
-class PrecisionName(str, Enum):
-    """The precisions of a trial."""
-
-    fp32 = "fp32"
-    bf16 = "bf16"
-    fp16 = "fp16"
 
 
 def _field(*names: str, default: str, help: str) -> Any:
@@ -101,7 +92,7 @@ def train(
         _field("--augment/--no-augment", default="augment", help="Crop and flip training images."),
     ] = None,
     precision: Annotated[
-        PrecisionName | None,
+        Literal["fp32", "bf16", "fp16"] | None,
         _field(default="fp32", help="fp32, or bf16 or fp16 under autocast."),
     ] = None,
     compile: Annotated[
@@ -222,8 +213,6 @@ def _trial(options: dict[str, Any]) -> Trial:
     from stochbatch.training.trial import check_falling
 
     given = {name: options[name] for name in Trial.model_fields if options[name] not in (None, [])}
-    if "precision" in given:
-        given["precision"] = PrecisionName(given["precision"]).value
     fields: dict[str, Any] = {}
     if options["config"] is not None:
         fields = Trial.from_file(options["config"]).model_dump(exclude_unset=True)
