@@ -44,9 +44,14 @@ def test_the_list_of_commands_is_complete() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_every_command_has_help_with_an_example(command: list[str]) -> None:
+def test_every_command_has_help_with_an_example(
+    command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     outcome = call(*command, "--help")
     assert outcome.code == 0
+    assert max(map(len, outcome.out.splitlines())) <= 80
+    assert "bool" not in outcome.out
     assert "Example" in outcome.out
     assert f"stochbatch {' '.join(command)}".strip() in outcome.out.split("Example")[1]
 
@@ -119,6 +124,13 @@ def test_the_package_can_be_run_as_a_module() -> None:
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(args: list[str], part: str) -> None:
     assert_one_clear_line(call(*args), exits.USAGE, part, "--help)")
+
+
+@pytest.mark.parametrize("command", ["study", "study plan", "study run", "report"])
+def test_without_a_study_the_answer_is_what_to_type(command: str) -> None:
+    example = f"stochbatch {command if command != 'study' else 'study run'} comparison --scale demo"
+    outcome = spawn(*command.split())
+    assert_one_clear_line(outcome, exits.USAGE, example, "lr-schedules, batch-momentum,", ".toml")
 
 
 def test_wrong_usage_of_the_installed_command() -> None:

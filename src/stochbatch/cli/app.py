@@ -21,7 +21,7 @@ app = typer.Typer(
         "stochbatch predict 3f9a digit.png",
         after=CODES,
     ),
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
     # Errors are shown by OneLineErrors.
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -19,7 +19,7 @@ CODES = (
 )
 
 # Typer shows only some of the classes that it raises: these are the parents of one of them.
-_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 _CommandError: type[Exception] = typer.BadParameter.__mro__[2]
 
 _DEBUG = "--debug"
@@ -46,7 +46,7 @@ class OneLineErrors(TyperGroup):
                 raise
             if _should_tell(error):
                 typer.echo(f"error: {one_line(error)}", err=True)
-            code = USAGE if isinstance(error, _UsageError) else ERROR
+            code = USAGE if isinstance(error, UsageError) else ERROR
         sys.exit(code if isinstance(code, int) else DONE)
 
 

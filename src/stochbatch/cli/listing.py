@@ -29,7 +29,7 @@ def list_(
         typer.Option("--settings", help="Also list the settings of methods and schedules."),
     ] = False,
 ) -> None:
-    """List methods, networks, data sets, schedules or studies, with one line about each."""
+    """List methods, networks, data sets, schedules or studies."""
     if settings and what not in ("methods", "schedules"):
         raise typer.BadParameter("--settings is for methods and schedules")
     registry = _registry(what)

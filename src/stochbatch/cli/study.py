@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stochbatch.cli.exits import DONE, ERROR, INTERRUPTED
+from stochbatch.cli.exits import DONE, ERROR, INTERRUPTED, UsageError
 from stochbatch.cli.texts import examples, table
 from stochbatch.cores import usable_cores
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from stochbatch.studies.engine import Count
 
 app = typer.Typer(
+    invoke_without_command=True,
     help="Plan and run the article's tables, or studies of your own.",
     epilog=examples(
         "stochbatch study plan comparison", "stochbatch study run comparison --scale demo"
     ),
-    no_args_is_help=True,
 )
 
 CORES = usable_cores()
@@ -32,12 +32,42 @@ Workers = Annotated[
     typer.Option(
         "--workers",
         min=1,
-        help="Trials at work at once, of one thread each.",
-        show_default=f"{CORES}, or one a GPU",
+        metavar="N",
+        help="Trials to run in parallel (one thread each).",
+        show_default=f"{CORES}, or one per GPU",
     ),
 ]
+
+
+@app.callback()
+def _study(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        raise UsageError(_what_to_type(f"{context.command_path} run"))
+
+
+def _what_to_type(command: str) -> str:
+    from stochbatch.studies import STUDIES
+
+    return (
+        f"no study given; for example: {command} comparison --scale demo. "
+        f"There are: {', '.join(STUDIES)}, or a .toml file of your own"
+    )
+
+
+def _require(context: typer.Context, name: str) -> str:
+    if not name:
+        raise UsageError(_what_to_type(context.command_path))
+    return name
+
+
 Name = Annotated[
-    str, typer.Argument(help="A study: see `stochbatch list studies`; or a .toml file.")
+    str,
+    typer.Argument(
+        metavar="STUDY",
+        help="A study: see `stochbatch list studies`; or a .toml file.",
+        callback=_require,
+        show_default=False,
+    ),
 ]
 ScaleName = Annotated[
     str | None,
@@ -50,16 +80,21 @@ ScaleName = Annotated[
 Root = Annotated[Path, typer.Option("--root", help="Folder of all runs.")]
 Only = Annotated[
     list[str] | None,
-    typer.Option("--only", help="AXIS=LABEL,LABEL: keep only these; may be repeated."),
+    typer.Option(
+        "--only", metavar="AXIS=LABEL,...", help="Keep only these labels; may be repeated."
+    ),
 ]
 Cells = Annotated[
     list[str] | None,
     typer.Option(
         "--cells",
+        metavar="PATTERN",
         help="Keep only cells with this in their names, * is anything; may be repeated.",
     ),
 ]
-Trials = Annotated[int | None, typer.Option("--trials", min=1, help="Trials of each cell.")]
+Trials = Annotated[
+    int | None, typer.Option("--trials", min=1, metavar="N", help="Trials of each cell.")
+]
 
 
 @app.command(
@@ -71,7 +106,7 @@ Trials = Annotated[int | None, typer.Option("--trials", min=1, help="Trials of e
     ),
 )
 def plan(
-    name: Name,
+    name: Name = "",
     scale: ScaleName = None,
     root: Root = Path("runs"),
     only: Only = None,
@@ -82,7 +117,7 @@ def plan(
         bool, typer.Option("--list", help="Print the names of the cells instead.")
     ] = False,
 ) -> None:
-    """Show how many trials are missing, and how long they will take on this machine."""
+    """Show how many trials are missing, and how long they will take."""
     from stochbatch.studies.local import default_workers
     from stochbatch.studies.planning import estimate, until_all_are_done
     from stochbatch.training.joining import choose_device
@@ -116,13 +151,13 @@ def plan(
     epilog=examples(
         "stochbatch study run comparison --scale demo --workers 2",
         "stochbatch study run comparison --scale laptop --only method=SGD,SBS",
-        "stochbatch study run comparison --scale paper --engine ray --gpus-per-trial 0.25",
-        after="Only what is missing is run; stopped, by Ctrl-C or by force, it goes on when it "
-        "is given again.",
+        "stochbatch study run comparison --engine ray --gpus-per-trial 0.25",
+        after="Run the same command again to resume a stopped study: only the missing trials are "
+        "run.",
     ),
 )
 def run(
-    name: Name,
+    name: Name = "",
     scale: ScaleName = None,
     root: Root = Path("runs"),
     only: Only = None,
@@ -136,8 +171,9 @@ def run(
         typer.Option(
             "--workers",
             min=1,
-            help="Trials at work at once, of one thread each.",
-            show_default=f"{CORES}, or one a GPU; ray: as many as there is room for",
+            metavar="N",
+            help="Trials to run in parallel (one thread each).",
+            show_default=f"{CORES}, or one per GPU; ray: as many as there is room for",
         ),
     ] = None,
     address: Annotated[
@@ -157,12 +193,12 @@ def run(
     ] = None,
     data_root: Annotated[Path | None, typer.Option(help="Folder of all data.")] = None,
     accept_hash: Annotated[
-        bool, typer.Option("--accept-hash", help="Take data files that are not the published ones.")
+        bool, typer.Option("--accept-hash", help="Accept data files whose hash differs.")
     ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show the result alone.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result.")] = False,
 ) -> None:
-    """Run what is missing of a study."""
+    """Run the missing trials of a study."""
     from stochbatch.studies.engine import StudyStopped
     from stochbatch.studies.watching import choose_watcher
     from stochbatch.training.launch import find_launch
@@ -239,7 +275,7 @@ REPORT_EPILOG = examples(
 
 
 def report(
-    name: Name,
+    name: Name = "",
     scale: ScaleName = None,
     root: Root = Path("runs"),
     only: Only = None,
@@ -252,7 +288,7 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """Write the page, tables and figures of a study, as far as it has been run."""
+    """Write the page, tables and figures of a study."""
     from stochbatch.report import write_report
     from stochbatch.studies import StudyError
 
