@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
+from stochbatch import registry as registries
 from stochbatch.cli.texts import examples, table
-
-if TYPE_CHECKING:
-    from stochbatch.registry import Registry
+from stochbatch.registry import Registry
 
 EPILOG = examples(
     "stochbatch list methods",
@@ -32,7 +31,7 @@ def list_(
     """List methods, networks, data sets, schedules or studies."""
     if settings and what not in ("methods", "schedules"):
         raise typer.BadParameter("--settings is for methods and schedules")
-    registry = _registry(what)
+    registry: Registry[Any] = getattr(registries, what.upper())
     table([(name, registry.summary(name)) for name in registry])
     if settings:
         rows = [
@@ -44,29 +43,9 @@ def list_(
         table(rows, (registry.noun, "setting", "default"))
 
 
-def _registry(what: Listed) -> Registry[Any]:
-    if what == "datasets":
-        from stochbatch.data import DATASETS
-
-        return DATASETS
-    if what == "networks":
-        from stochbatch.nets import NETWORKS
-
-        return NETWORKS
-    if what == "studies":
-        from stochbatch.studies import STUDIES
-
-        return STUDIES
-    from stochbatch.optim import METHODS, SCHEDULES
-
-    return METHODS if what == "methods" else SCHEDULES
-
-
 def _settings(what: Listed, name: str) -> dict[str, Any]:
     if what == "methods":
-        from stochbatch.optim import METHODS
-
-        return METHODS[name].settings
+        return registries.METHODS[name].settings
     from stochbatch.training import Trial
 
     return dict(Trial(schedule=name).schedule_settings)  # a trial fills in what is not given

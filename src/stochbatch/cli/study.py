@@ -46,7 +46,7 @@ def _study(context: typer.Context) -> None:
 
 
 def _what_to_type(command: str) -> str:
-    from stochbatch.studies import STUDIES
+    from stochbatch.registry import STUDIES
 
     return (
         f"no study given; for example: {command} comparison --scale demo. "

@@ -1,11 +1,12 @@
 """The article's networks, for images of 32x32 and larger, and a small one for 8x8 digits."""
 
 from stochbatch.nets.batch_norm import resample_batch_norm
-from stochbatch.nets.catalogue import NETWORKS, NetworkFactory
+from stochbatch.nets.catalogue import NetworkFactory
 from stochbatch.nets.dropout import DROPOUTS, DropoutName, StochasticDepth
 from stochbatch.nets.resnet import ResNet, resnet18, resnet50
 from stochbatch.nets.sync_batch_norm import SyncBatchNorm2d, synchronise_batch_norm
 from stochbatch.nets.vgg import VGG, vgg11, vgg_tiny
+from stochbatch.registry import NETWORKS
 
 __all__ = [
     "DROPOUTS",
