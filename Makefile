@@ -24,7 +24,7 @@ $(DEV): $(LAB)
 	touch $(DEV)
 
 # The article's comparison in small; the same trials as in the whole of it at this scale.
-DEMO := comparison --scale demo --only 'batch size=16' --methods SGD,Dropout,SBS
+DEMO := comparison --scale demo --only 'batch size=16' --only method=SGD,Dropout,SBS
 
 demo: $(LAB)  ## three methods on 338 digits, and the page that compares them
 	$(ONE_THREAD) $(BIN)/stochbatch study run $(DEMO)

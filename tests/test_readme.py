@@ -77,7 +77,7 @@ def test_the_commands_of_stochbatch_do_what_is_said_of_them(tmp_path: Path) -> N
 def test_the_commands_of_studies_do_what_is_said_of_them(tmp_path: Path) -> None:
     """Narrowed to one cell of each of two methods, for time's sake."""
     program = str(Path(sys.executable).parent / "stochbatch")
-    narrow = ["--only", "batch size=128", "--methods", "SGD,SBS", "--trials", "1"]
+    narrow = ["--only", "batch size=128", "--only", "method=SGD,SBS", "--trials", "1"]
     assert len(OF_STUDIES) == 2
     for line in OF_STUDIES:
         result = subprocess.run(
@@ -96,7 +96,7 @@ def test_the_commands_of_several_processes_do_what_is_said_of_them(tmp_path: Pat
     """The study narrowed to one cell, for time's sake; its installation is this one."""
     training, installation, study = OF_SEVERAL
     assert ".[lab,ray]" in installation
-    narrow = " --only 'batch size=128' --methods SGD --trials 1"
+    narrow = " --only 'batch size=128' --only method=SGD --trials 1"
     assert "test accuracy" in typed(training, tmp_path)
     assert "1 finished" in typed(study + narrow, tmp_path)
     assert len(list(tmp_path.glob("runs/*/result.json"))) == 2

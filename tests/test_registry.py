@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from stochbatch import registry
 from stochbatch.registry import Registry, UnknownNameError
 
 
@@ -49,3 +50,14 @@ def test_a_name_is_given_once(animals: Registry[int]) -> None:
 def test_a_summary_is_one_line(animals: Registry[int], summary: str) -> None:
     with pytest.raises(ValueError, match="the summary of 'cow' must be one line"):
         animals.add("cow", summary, 4)
+
+
+@pytest.mark.parametrize("name", ["METHODS", "SCHEDULES", "NETWORKS", "DATASETS", "STUDIES"])
+def test_behind_each_of_the_own_names_there_is_a_thing(name: str) -> None:
+    own = getattr(registry, name)
+    assert len(own.there()) == len(own) == len([own[one] for one in own])
+
+
+def test_a_name_that_is_not_listed_cannot_be_provided() -> None:
+    with pytest.raises(ValueError, match="'cow' is none of this package's own methods"):
+        registry.METHODS.provide("cow", None)

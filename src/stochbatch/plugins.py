@@ -47,7 +47,6 @@ def load_plugins() -> None:
             return
         _begun = True
         try:
-            _import_own_things()
             for label, load in _found():
                 _load(label, load)
         except PluginError as error:
@@ -61,12 +60,6 @@ def load_plugins() -> None:
 def adding() -> str | None:
     """Return the plugin that is being imported, with its version; None if there is none."""
     return _adding
-
-
-def _import_own_things() -> None:
-    """Import what comes with this package, or it would seem to come with the first plugin."""
-    for name in ("data", "nets", "optim"):
-        importlib.import_module(f"stochbatch.{name}")
 
 
 def _load(label: str, load: Callable[[], object]) -> None:

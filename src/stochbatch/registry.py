@@ -1,12 +1,24 @@
-"""Named things with one line about each: what exists can be listed, and found by its name."""
+"""Named things with one line about each: what exists can be listed, and found by its name.
+
+The names of this package's own things are here, the things themselves in the rooms: so all can be
+listed without importing torch.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from typing import TypeVar
+from importlib import import_module
+from typing import TYPE_CHECKING, TypeVar
 
 from stochbatch.plugins import adding, load_plugins
+
+if TYPE_CHECKING:
+    from stochbatch.data.catalogue import Dataset
+    from stochbatch.nets.catalogue import NetworkFactory
+    from stochbatch.optim.methods import Method
+    from stochbatch.optim.schedules import Schedule
+    from stochbatch.studies.study import Study
 
 T = TypeVar("T")
 
@@ -48,6 +60,8 @@ class Registry(Mapping[str, T]):
 
     Args:
         noun: what the things are, for messages: ``"network"``.
+        home: the module that provides this package's own things when it is imported.
+        own: their names, with one line about each.
 
     Example:
         >>> from stochbatch.registry import Registry
@@ -66,16 +80,19 @@ class Registry(Mapping[str, T]):
 There are: square
     """
 
-    def __init__(self, noun: str) -> None:
+    def __init__(self, noun: str, home: str = "", own: Mapping[str, str] | None = None) -> None:
         self.noun = noun
+        self._home = home
         self._things: dict[str, T] = {}
-        self._summaries: dict[str, str] = {}
-        self._origins: dict[str, str | None] = {}
+        self._summaries: dict[str, str] = dict(own or {})
+        self._origins: dict[str, str | None] = dict.fromkeys(self._summaries)
 
     def add(self, name: str, summary: str, thing: T) -> T:
         """Register ``thing`` under ``name``; ``summary`` is one line about it."""
-        if name in self._things:
+        if name in self._summaries:
             raise ValueError(f"two {self.noun}s are called {name!r}")
+        if (own := getattr(thing, "name", name)) != name:
+            raise ValueError(f"the {self.noun} {own!r} cannot be registered as {name!r}")
         if not summary.strip() or "\n" in summary:
             raise ValueError(f"the summary of {name!r} must be one line, got {summary!r}")
         self._things[name] = thing
@@ -87,14 +104,20 @@ There are: square
         """Return a decorator that registers what it decorates."""
         return lambda thing: self.add(name, summary, thing)
 
+    def provide(self, name: str, thing: T) -> None:
+        """Give the thing behind one of this package's own names."""
+        if name not in self._summaries:
+            raise ValueError(f"{name!r} is none of this package's own {self.noun}s")
+        self._things[name] = thing
+
     def summary(self, name: str) -> str:
         """Return the one line about ``name``."""
-        self[name]
+        self._check(name)
         return self._summaries[name]
 
     def origin(self, name: str) -> str | None:
         """Return the plugin that added ``name``, with its version; None if none did."""
-        self[name]
+        self._check(name)
         return self._origins[name]
 
     def there(self) -> list[T]:
@@ -103,25 +126,98 @@ There are: square
 
     def __getitem__(self, name: str) -> T:
         """Return what is registered under ``name``."""
-        if isinstance(name, str) and name in self:
-            return self._things[name]
-        near = hint(str(name).lower(), self._things) or "."
-        raise UnknownNameError(
-            f"no {self.noun} is called {name!r}{near} There are: {', '.join(self._things)}"
-        )
+        self._check(name)
+        if name not in self._things:
+            import_module(self._home)
+        return self._things[name]
+
+    def _check(self, name: object) -> None:
+        if not isinstance(name, str) or name not in self:
+            near = hint(str(name).lower(), self._summaries) or "."
+            raise UnknownNameError(
+                f"no {self.noun} is called {name!r}{near} There are: {', '.join(self._summaries)}"
+            )
 
     def __contains__(self, name: object) -> bool:
         """Whether ``name`` is registered."""
-        if name not in self._things:
+        if name not in self._summaries:
             load_plugins()
-        return name in self._things
+        return name in self._summaries
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over the names."""
         load_plugins()
-        return iter(self._things)
+        return iter(self._summaries)
 
     def __len__(self) -> int:
         """Return how many there are."""
         load_plugins()
-        return len(self._things)
+        return len(self._summaries)
+
+
+METHODS: Registry[Method] = Registry(
+    "method",
+    "stochbatch.optim.methods",
+    {
+        "sgd": "Stochastic gradient descent.",
+        "sbs": "Stochastic batch size: every weight its own, random, adaptive batch size.",
+        "dropout": "SGD on a network with dropout.",
+        "adaptive-dropout": "SGD on a network whose dropout grows with depth (stochastic depth in "
+        "ResNets).",
+        "entropy-sgd": "Entropy-SGD: noisy inner steps, an outer step towards their average.",
+        "acc-sgd": "Accelerated-SGD: a long average of the iterates pulls a short step along.",
+        "alternating": "Alternating minimisation: each weight moves on one of every two batches.",
+        "rmsprop": "RMSProp with the article's smoothing of 0.95 and rate of 0.0001.",
+        "adam": "Adam with the article's rate of 0.0001.",
+    },
+)
+
+SCHEDULES: Registry[Schedule] = Registry(
+    "schedule",
+    "stochbatch.optim.schedules",
+    {
+        "sigmoid": "Falls along a sigmoid to end_lr (0.001): the article's choice.",
+        "exponential": "Falls as exp(-decay e / E): exp(-0.05 e) over 100 epochs.",
+        "staircase": "A tenth from half of the training on, a hundredth from 75 %.",
+        "constant": "The learning rate stays as it is.",
+    },
+)
+
+NETWORKS: Registry[NetworkFactory] = Registry(
+    "network",
+    "stochbatch.nets.catalogue",
+    {
+        "vgg11": "VGG11 with batch norm, 9.2 million parameters, 32x32 and larger.",
+        "resnet18": "ResNet18 with a 3x3 stem, 11.2 million parameters.",
+        "resnet50": "ResNet50 with a 3x3 stem, 23.5 million parameters.",
+        "vgg_tiny": "Three convolutions for 8x8 digits, 94 thousand parameters.",
+    },
+)
+"""The networks, each a factory."""
+
+DATASETS: Registry[Dataset] = Registry(
+    "data set",
+    "stochbatch.data.catalogue",
+    {
+        "cifar10": "50,000 + 10,000 colour photographs of 32x32, ten classes of things.",
+        "svhn": "73,257 + 26,032 colour photographs of house-number digits, 32x32.",
+        "stl10": "5,000 + 8,000 colour photographs of 96x96, ten classes of things.",
+        "digits": "1,352 + 445 grey handwritten digits of 8x8; comes with the package.",
+        "mnist": "60,000 + 10,000 grey handwritten digits of 28x28.",
+        "fashion_mnist": "60,000 + 10,000 grey pictures of clothes, 28x28.",
+    },
+)
+
+STUDIES: Registry[Study] = Registry(
+    "study",
+    "stochbatch.studies.study",
+    {
+        "lr-schedules": "Eight learning-rate schedules of SGD, RMSProp and Adam; two networks.",
+        "batch-momentum": "Batch size and momentum of SGD; two networks.",
+        "local-global": "SBS: alpha without the global scheme, lambda with it; two networks.",
+        "partial-data": "SGD and SBS on a half, a quarter and an eighth of the data.",
+        "comparison": "Six methods, four batch sizes, three networks, three data sets.",
+        "readings": "SGD and SBS at five rates, and every reading that the article leaves open.",
+    },
+)
+"""The article's tables, each a study, and `readings`."""

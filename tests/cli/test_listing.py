@@ -9,6 +9,7 @@ import pytest
 from stochbatch.data import DATASETS
 from stochbatch.nets import NETWORKS
 from stochbatch.optim import METHODS, SCHEDULES
+from stochbatch.studies import STUDIES
 from tests.cli.command import assert_one_clear_line, call
 
 
@@ -19,6 +20,7 @@ from tests.cli.command import assert_one_clear_line, call
         ("networks", NETWORKS),
         ("datasets", DATASETS),
         ("schedules", SCHEDULES),
+        ("studies", STUDIES),
     ],
 )
 def test_every_name_is_listed_with_its_line(what: str, registry: Any) -> None:
@@ -46,9 +48,3 @@ def test_what_has_no_settings_says_so() -> None:
     for what in ("networks", "datasets", "studies"):
         outcome = call("list", what, "--settings")
         assert_one_clear_line(outcome, 2, "--settings is for methods and schedules")
-
-
-def test_studies_are_listed_with_their_captions() -> None:
-    out = call("list", "studies").out
-    for name in ("lr-schedules", "batch-momentum", "local-global", "partial-data", "comparison"):
-        assert f"\n{name}" in f"\n{out}"

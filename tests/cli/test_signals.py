@@ -45,7 +45,7 @@ def test_ctrl_c_saves_and_the_command_it_prints_goes_on(tmp_path: Path) -> None:
     resumed = spawn(*args)
     assert resumed.code == 0, resumed.err
     assert resumed.err.startswith("resumed: 1 of 3 epochs")
-    assert "(begun: 1 of 3 epochs are done)" in resumed.out
+    assert "(1 of 3 epochs are done)" in resumed.out
     (folder,) = root.iterdir()
     assert [line["epoch"] for line in read_run(folder).metrics] == [0, 1, 2]
 

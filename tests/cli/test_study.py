@@ -59,7 +59,7 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, monkeypatch) -> None:
         (("comparisn",), 1, "no study is called 'comparisn', did you mean 'comparison'?"),
         (("comparison", "--scale", "huge"), 1, "no scale is called 'huge'"),
         (("none.toml",), 1, "none.toml cannot be read"),
-        (("comparison", "--methods", "adam"), 1, "method has no 'adam'. There are: SGD,"),
+        (("comparison", "--only", "method=adam"), 1, "method has no 'adam'. There are: SGD,"),
         (("comparison", "--only", "method"), 2, "--only is AXIS=LABEL,LABEL, got 'method'"),
         (("comparison", "--trials", "0"), 2, "Invalid value for '--trials'"),
     ):

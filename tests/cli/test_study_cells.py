@@ -29,17 +29,17 @@ def test_the_cells_are_listed_by_name_with_what_is_done() -> None:
     assert listed("mine.toml", "--trials", "2") == ["0 of 2 method SGD", "0 of 2 method SBS"]
 
 
-def test_words_choose_cells_and_may_be_given_again() -> None:
+def test_patterns_choose_cells_and_may_be_given_again() -> None:
     assert listed("mine.toml", "--cells", "sbs") == ["0 of 10 method SBS"]
     assert len(listed("mine.toml", "--cells", "sbs", "--cells", "method S*")) == 2
-    narrowed = ("comparison", "--methods", "SGD,SBS", "--cells", "batch size 16, method S*")
+    narrowed = ("comparison", "--only", "method=SGD,SBS", "--cells", "*batch size 16, method S*")
     assert len(listed(*narrowed)) == 2
 
 
-def test_words_that_mean_nothing_are_one_line_with_near_names() -> None:
+def test_a_pattern_that_matches_nothing_is_one_line() -> None:
     for command in (["study", "plan"], ["study", "run"], ["report"]):
         outcome = call(*command, "mine.toml", "--cells", "metod SBS")
-        assert_one_clear_line(outcome, 1, "no cell has 'metod SBS'", "Near it: 'method SBS'")
+        assert_one_clear_line(outcome, 1, "no cell's name matches 'metod SBS'", "--list")
 
 
 def test_what_was_chosen_is_run_and_reported_alone() -> None:

@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from stochbatch.report import write_report
-from stochbatch.report.claims import CHOICE, UNEQUAL, notes
-from stochbatch.report.latex import latex
+from stochbatch.report import claims, write_report
+from stochbatch.report.claims import CHOICE, UNEQUAL, head, notes
 from stochbatch.report.layout import Layout
 from stochbatch.studies import StudyResults
 from stochbatch.studies.statistics import statistics
 from tests.report.finished_study import finished_study
-from tests.report.latex_reader import read_tables
 from tests.report.test_study import Page
 from tests.studies.test_claims import HIGH, LOW, MIDDLE, STUDY
 from tests.studies.test_statistics import results
@@ -58,22 +56,24 @@ def test_the_page_names_both_sides_and_how_they_were_chosen(folder: Path) -> Non
         assert str(claim) in text
 
 
+def rows(layout: Layout) -> list[list[str]]:
+    return [claims.row(layout, found) for found in layout.claims]
+
+
 def test_markdown_and_latex_name_them_too(folder: Path) -> None:
     lines = (folder / "table.md").read_text(encoding="utf-8").splitlines()
     start = "| tuned | 16 | – |"  # noqa: RUF001
-    row = next(line for line in lines if line.startswith(start))
+    line = next(line for line in lines if line.startswith(start))
     sides = "sbs 1 (best of 1, 1 with fewer trials) | sgd 2 (best of 2)"
-    assert row.startswith(f"{start} {sides} | 3")
-    table = read_tables(latex(Layout.of(several())))[-1]
-    assert table.rows[1][:2] == ["tuned", "16"]
-    assert table.rows[1][3:5] == ["sbs 1 (best of 1, 1 with fewer trials)", "sgd 2 (best of 2)"]
-    assert {row[0] for row in table.rows[1:]} == {claim.name for claim in STUDY.claims}
+    assert line.startswith(f"{start} {sides} | 3")
+    text = (folder / "table.tex").read_text(encoding="utf-8")
+    assert f"    tuned & 16 & -- & {sides.replace('|', '&')} & 3" in text
+    assert {row[0] for row in rows(Layout.of(several()))} == {claim.name for claim in STUDY.claims}
 
 
 def test_a_single_claim_between_two_labels_needs_neither_names_nor_a_choice() -> None:
     layout = Layout.of(finished_study())
-    table = read_tables(latex(layout))[-1]
-    assert table.rows[0][:3] == ["better", "than", "pairs"]
+    assert head(layout)[:3] == ["better", "than", "pairs"]
     assert CHOICE not in notes(layout)
 
 
@@ -88,7 +88,7 @@ def test_a_side_with_more_labels_is_said_to_have_an_advantage() -> None:
 def test_labels_that_were_narrowed_away_are_not_said_to_lack_trials() -> None:
     only = {"run": ["sbs 2", "sgd 1", "sgd 2"], "batch size": ["16"]}
     layout = Layout.of(results(LOW, [], HIGH, study=STUDY, only=only))
-    assert read_tables(latex(layout))[-1].rows[1][2:4] == [
+    assert rows(layout)[0][2:4] == [
         "sbs 2 (best of 1, 1 left out)",
         "sgd 1 (best of 1, 1 with fewer trials)",
     ]
@@ -96,8 +96,8 @@ def test_labels_that_were_narrowed_away_are_not_said_to_lack_trials() -> None:
 
 def test_a_baseline_that_was_narrowed_away_is_named_as_left_out() -> None:
     found = results(LOW, study=STUDY, only={"run": ["sbs 1", "sbs 2"]})
-    rows = read_tables(latex(Layout.of(found)))[-1].rows
-    assert rows[1][3:5] == ["sbs 1 (best of 1, 1 with fewer trials)", "sgd 1 or sgd 2 (left out)"]
+    sides = ["sbs 1 (best of 1, 1 with fewer trials)", "sgd 1 or sgd 2 (left out)"]
+    assert rows(Layout.of(found))[0][3:5] == sides
 
 
 def test_cells_are_found_by_the_verdicts_of_their_claims(folder: Path) -> None:

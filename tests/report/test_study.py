@@ -77,7 +77,7 @@ def test_all_files_are_there_and_nothing_else(written: Path) -> None:
     found = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.*"))
     pictures = [f"{name}.{form}" for name in FIGURES for form in ("pdf", "png")]
     tables = ["claims.csv", "table.csv", "table.md", "table.tex"]
-    assert found == sorted(["index.html", "report-manifest.json", *tables, *pictures])
+    assert found == sorted(["index.html", *tables, *pictures])
 
 
 def test_the_page_has_the_numbers_of_the_statistics(page: Page) -> None:
@@ -308,6 +308,8 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ReportError, match="cannot write .*file/report: Not a directory"):
         write_report(finished_study(), tmp_path / "file" / "report")
+    with pytest.raises(ReportError, match="cannot write .*file: File exists"):
+        write_report(finished_study(), tmp_path / "file")
 
 
 def test_numbers_are_written_for_readers() -> None:

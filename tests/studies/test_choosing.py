@@ -34,7 +34,7 @@ def test_a_label_with_commas_may_come_in_its_parts() -> None:
     labels = ["SBS", " rate 0.1", "fixed 1/2", "fixed 1/2 ", " linear"]
     kept = with_labels(READINGS, "reading", labels)
     assert [cell.key[0] for cell in kept] == ["SBS, rate 0.1", "fixed 1/2", "fixed 1/2, linear"]
-    with pytest.raises(StudyError, match="reading has no 'sbs'. There are: SGD, rate 0.2; SGD, "):
+    with pytest.raises(StudyError, match="reading has no 'SBS'. There are: SGD, rate 0.2; SGD, "):
         with_labels(READINGS, "reading", ["fixed 1/2", "SBS", "rate 7"])
 
 
@@ -47,61 +47,31 @@ def test_labels_that_differ_in_capitals_alone_are_all_kept() -> None:
 @given(st.sampled_from(COMPARISON))
 def test_a_name_as_it_is_printed_means_its_cell(cell: Cell) -> None:
     assert with_names(COMPARISON, [str(cell)]) == [cell]
-    assert with_names(COMPARISON, [str(cell).upper().replace(" ", "  ")]) == [cell]
+    assert with_names(COMPARISON, [str(cell).upper()]) == [cell]
 
 
-def test_a_whole_name_means_its_cell_alone_even_if_it_is_part_of_another() -> None:
-    assert readings("reading fixed 1/2, training accuracy") == ["fixed 1/2"]
+def test_without_a_wildcard_a_pattern_may_stand_anywhere_in_a_name() -> None:
     assert readings("fixed 1/2") == ["fixed 1/2", "fixed 1/2, linear"]
+    assert readings("SBS, rate 0.1") == ["SBS, rate 0.1"]
+    found = {cell.key[3] for cell in with_names(COMPARISON, ["sgd"])}
+    assert found == {"SGD", "Entropy-SGD", "Accelerated-SGD"}
 
 
-def test_parts_between_commas_must_all_be_there_in_any_order() -> None:
-    kept = with_names(COMPARISON, ["method SBS, batch size 16"])
-    assert len(kept) == 9
-    assert {(cell.key[2], cell.key[3]) for cell in kept} == {("16", "SBS")}
-
-
-def test_words_are_whole() -> None:
-    assert {cell.key[3] for cell in with_names(COMPARISON, ["SGD"])} == {"SGD"}
-    assert readings("rate 0.2") == ["SGD, rate 0.2", "SBS, rate 0.2"]
-    assert readings("SBS, rate 0.02*") == ["SBS, rate 0.025"]
-
-
-def test_a_star_is_anything() -> None:
-    assert {cell.key[3] for cell in with_names(COMPARISON, ["*SGD"])} == {
-        *("SGD", "Entropy-SGD", "Accelerated-SGD")
-    }
-    assert readings("combined*lambda") == [
-        "combined, total, lambda -1",
-        "combined, total, lambda -2",
-    ]
+def test_with_a_wildcard_a_pattern_is_the_whole_name() -> None:
+    assert {cell.key[3] for cell in with_names(COMPARISON, ["*method SGD"])} == {"SGD"}
+    assert readings("*fixed ?/2, training*") == ["fixed 1/2"]
     assert len(readings("*")) == 21
+    with pytest.raises(StudyError, match="no cell's name matches 'batch size 16.'"):
+        with_names(COMPARISON, ["batch size 16*"])
 
 
-def test_several_texts_are_a_union_in_the_order_of_the_study() -> None:
+def test_several_patterns_are_a_union_in_the_order_of_the_study() -> None:
     assert readings("fixed 1/2, linear", "SGD, rate 0.1") == ["SGD, rate 0.1", "fixed 1/2, linear"]
 
 
-def test_signs_of_patterns_are_signs() -> None:
-    for text in ("(", "[0-9]", "rate 0.?", ".", "\\"):
-        with pytest.raises(StudyError):
-            with_names(READINGS, [text])
-
-
-def test_where_nothing_matches_near_names_are_told() -> None:
-    with pytest.raises(StudyError) as caught:
-        with_names(COMPARISON, ["SGD", "dataset svhn, bach size 16, method SBS"])
-    text = str(caught.value)
-    assert text.startswith("no cell has 'dataset svhn, bach size 16, method SBS' in its name. Near")
-    assert "'dataset svhn, network vgg11, batch size 16, method SBS'" in text
-    assert text.count("'dataset ") == 4
-    assert "\n" not in text
-
-
-@pytest.mark.parametrize("text", ["", " ", ",", " , "])
-def test_no_words_mean_no_cell(text: str) -> None:
-    with pytest.raises(StudyError, match="no cell has"):
-        with_names(READINGS, [text])
+def test_where_nothing_matches_the_command_that_prints_the_names_is_told() -> None:
+    with pytest.raises(StudyError, match="matches 'bach size 16'; `stochbatch study plan NAME --l"):
+        with_names(COMPARISON, ["SGD", "bach size 16"])
 
 
 def test_names_are_looked_for_in_what_labels_left(tmp_path) -> None:
@@ -112,5 +82,5 @@ def test_names_are_looked_for_in_what_labels_left(tmp_path) -> None:
     assert [str(cell.cell) for cell in found.cells] == [
         "dataset digits, network vgg_tiny, batch size 16, method SBS"
     ]
-    with pytest.raises(StudyError, match="no cell has 'SGD'"):
+    with pytest.raises(StudyError, match="no cell's name matches 'SGD'"):
         collect(study, SCALES["demo"], tmp_path, only={"method": ["SBS"]}, named=["SGD"])

@@ -21,7 +21,7 @@ app = typer.Typer(
         "stochbatch predict 3f9a digit.png",
         after=CODES,
     ),
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
     # Errors are shown by OneLineErrors.
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -49,12 +49,6 @@ def stochbatch(
     """Show the help if no command is given."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
-
-
-@app.command("version", epilog=examples("stochbatch version"))
-def show_version() -> None:
-    """Show the version."""
-    _print_version(True)
 
 
 app.command("train", epilog=train.EPILOG)(train.train)

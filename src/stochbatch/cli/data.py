@@ -35,7 +35,7 @@ def get(
     data_root: DataRoot = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
 ) -> None:
-    """Download the files of a data set that are not there yet, and verify them."""
+    """Download the missing files of a data set, and verify them."""
     from stochbatch import data
 
     paths = data.get(name, data_root, progress=not quiet)
@@ -47,7 +47,10 @@ def get(
 
 @app.command("check", epilog=examples("stochbatch data check svhn"))
 def check(name: Name, data_root: DataRoot = None) -> None:
-    """Compare the files of a data set with the published ones; exit code 1 if one differs."""
+    """Compare the files of a data set with the published ones.
+
+    The exit code is 1 if one differs or is missing.
+    """
     from stochbatch import data
 
     reports = data.check(name, data_root)
@@ -64,7 +67,7 @@ def check(name: Name, data_root: DataRoot = None) -> None:
 
 @app.command("list", epilog=examples("stochbatch data list --data-root pictures"))
 def list_(data_root: DataRoot = None) -> None:
-    """List the data sets, and whether their files are there (`check` verifies them)."""
+    """List the data sets, and which of their files are there."""
     from stochbatch import data
     from stochbatch.data.folders import find
 

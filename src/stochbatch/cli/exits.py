@@ -19,7 +19,7 @@ CODES = (
 )
 
 # Typer shows only some of the classes that it raises: these are the parents of one of them.
-_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 _CommandError: type[Exception] = typer.BadParameter.__mro__[2]
 
 _DEBUG = "--debug"
@@ -45,7 +45,7 @@ class OneLineErrors(TyperGroup):
             if debug and not isinstance(error, _CommandError):
                 raise
             _report(error)
-            code = USAGE if isinstance(error, _UsageError) else ERROR
+            code = USAGE if isinstance(error, UsageError) else ERROR
         sys.exit(code if isinstance(code, int) else DONE)
 
 

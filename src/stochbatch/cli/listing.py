@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
+from stochbatch import registry as registries
 from stochbatch.cli.texts import examples, table
-
-if TYPE_CHECKING:
-    from stochbatch.registry import Registry
+from stochbatch.registry import Registry
 
 EPILOG = examples(
     "stochbatch list methods",
@@ -20,14 +18,7 @@ EPILOG = examples(
 )
 
 
-class Listed(str, Enum):
-    """What there are lists of."""
-
-    methods = "methods"
-    networks = "networks"
-    datasets = "datasets"
-    schedules = "schedules"
-    studies = "studies"
+Listed = Literal["methods", "networks", "datasets", "schedules", "studies"]
 
 
 def list_(
@@ -37,10 +28,10 @@ def list_(
         typer.Option("--settings", help="Also list the settings of methods and schedules."),
     ] = False,
 ) -> None:
-    """List methods, networks, data sets, schedules or studies, with one line about each."""
-    if settings and what not in (Listed.methods, Listed.schedules):
+    """List methods, networks, data sets, schedules or studies."""
+    if settings and what not in ("methods", "schedules"):
         raise typer.BadParameter("--settings is for methods and schedules")
-    registry = _registry(what)
+    registry: Registry[Any] = getattr(registries, what.upper())
     table([(name, registry.summary(name)) for name in registry])
     if settings:
         rows = [
@@ -52,29 +43,9 @@ def list_(
         table(rows, (registry.noun, "setting", "default"))
 
 
-def _registry(what: Listed) -> Registry[Any]:
-    if what is Listed.datasets:
-        from stochbatch.data import DATASETS
-
-        return DATASETS
-    if what is Listed.networks:
-        from stochbatch.nets import NETWORKS
-
-        return NETWORKS
-    if what is Listed.studies:
-        from stochbatch.studies import STUDIES
-
-        return STUDIES
-    from stochbatch.optim import METHODS, SCHEDULES
-
-    return METHODS if what is Listed.methods else SCHEDULES
-
-
 def _settings(what: Listed, name: str) -> dict[str, Any]:
-    if what is Listed.methods:
-        from stochbatch.optim import METHODS
-
-        return METHODS[name].settings
+    if what == "methods":
+        return registries.METHODS[name].settings
     from stochbatch.training import Trial
 
     return dict(Trial(schedule=name).schedule_settings)  # a trial fills in what is not given

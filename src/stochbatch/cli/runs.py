@@ -40,7 +40,7 @@ def show(
         ),
     ] = None,
 ) -> None:
-    """Show a run: its trial, its last epochs, and its learning curve as a picture."""
+    """Show a run: its trial, last epochs and learning curve."""
     from stochbatch.report import learning_curve
     from stochbatch.report.curve import CurveError
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stochbatch.cli.exits import DONE, ERROR, INTERRUPTED
+from stochbatch.cli.exits import DONE, ERROR, INTERRUPTED, UsageError
 from stochbatch.cli.texts import examples, table
 from stochbatch.cores import usable_cores
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from stochbatch.studies.engine import Count
 
 app = typer.Typer(
+    invoke_without_command=True,
     help="Plan and run the article's tables, or studies of your own.",
     epilog=examples(
         "stochbatch study plan comparison", "stochbatch study run comparison --scale demo"
     ),
-    no_args_is_help=True,
 )
 
 CORES = usable_cores()
@@ -32,12 +32,42 @@ Workers = Annotated[
     typer.Option(
         "--workers",
         min=1,
-        help="Trials at work at once, of one thread each.",
-        show_default=f"{CORES}, or one a GPU",
+        metavar="N",
+        help="Trials to run in parallel (one thread each).",
+        show_default=f"{CORES}, or one per GPU",
     ),
 ]
+
+
+@app.callback()
+def _study(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        raise UsageError(_what_to_type(f"{context.command_path} run"))
+
+
+def _what_to_type(command: str) -> str:
+    from stochbatch.registry import STUDIES
+
+    return (
+        f"no study given; for example: {command} comparison --scale demo. "
+        f"There are: {', '.join(STUDIES)}, or a .toml file of your own"
+    )
+
+
+def _require(context: typer.Context, name: str) -> str:
+    if not name:
+        raise UsageError(_what_to_type(context.command_path))
+    return name
+
+
 Name = Annotated[
-    str, typer.Argument(help="A study: see `stochbatch list studies`; or a .toml file.")
+    str,
+    typer.Argument(
+        metavar="STUDY",
+        help="A study: see `stochbatch list studies`; or a .toml file.",
+        callback=_require,
+        show_default=False,
+    ),
 ]
 ScaleName = Annotated[
     str | None,
@@ -50,50 +80,49 @@ ScaleName = Annotated[
 Root = Annotated[Path, typer.Option("--root", help="Folder of all runs.")]
 Only = Annotated[
     list[str] | None,
-    typer.Option("--only", help="AXIS=LABEL,LABEL: keep these alone; may be repeated."),
+    typer.Option(
+        "--only", metavar="AXIS=LABEL,...", help="Keep only these labels; may be repeated."
+    ),
 ]
 Cells = Annotated[
     list[str] | None,
     typer.Option(
         "--cells",
-        help="Keep cells with these words in their names, * is anything; may be repeated.",
+        metavar="PATTERN",
+        help="Keep only cells with this in their names, * is anything; may be repeated.",
     ),
 ]
-Trials = Annotated[int | None, typer.Option("--trials", min=1, help="Trials of each cell.")]
-Datasets = Annotated[str | None, typer.Option("--datasets", help="LABEL,LABEL of this axis.")]
-Networks = Annotated[str | None, typer.Option("--networks", help="LABEL,LABEL of this axis.")]
-Methods = Annotated[str | None, typer.Option("--methods", help="LABEL,LABEL of this axis.")]
+Trials = Annotated[
+    int | None, typer.Option("--trials", min=1, metavar="N", help="Trials of each cell.")
+]
 
 
 @app.command(
     "plan",
     epilog=examples(
-        "stochbatch study plan comparison --scale laptop --datasets cifar10",
+        "stochbatch study plan comparison --scale laptop --only dataset=cifar10",
         "stochbatch study plan my-study.toml --scale demo",
-        "stochbatch study plan comparison --list --cells 'batch size 16, method S*'",
+        "stochbatch study plan comparison --list --cells 'batch size 16'",
     ),
 )
 def plan(
-    name: Name,
+    name: Name = "",
     scale: ScaleName = None,
     root: Root = Path("runs"),
     only: Only = None,
     cells: Cells = None,
     trials: Trials = None,
-    datasets: Datasets = None,
-    networks: Networks = None,
-    methods: Methods = None,
     workers: Workers = None,
     list_cells: Annotated[
         bool, typer.Option("--list", help="Print the names of the cells instead.")
     ] = False,
 ) -> None:
-    """Show how many trials are missing, and how long they will take on this machine."""
+    """Show how many trials are missing, and how long they will take."""
     from stochbatch.studies.local import default_workers
     from stochbatch.studies.planning import estimate, until_all_are_done
     from stochbatch.training.device import choose_device
 
-    found = results(name, scale, root, only, cells, trials, datasets, networks, methods)
+    found = results(name, scale, root, only, cells, trials)
     if list_cells:
         rows = [(f"{len(cell.done)} of {len(cell.outcomes)}", cell.cell) for cell in found.cells]
         table(rows, head=("done", "cell"))
@@ -121,22 +150,19 @@ def plan(
     "run",
     epilog=examples(
         "stochbatch study run comparison --scale demo --workers 2",
-        "stochbatch study run comparison --scale laptop --only 'batch size=16' --methods SGD,SBS",
-        "stochbatch study run comparison --scale paper --engine ray --gpus-per-trial 0.25",
-        after="Only what is missing is run; stopped, by Ctrl-C or by force, it goes on when it "
-        "is given again.",
+        "stochbatch study run comparison --scale laptop --only method=SGD,SBS",
+        "stochbatch study run comparison --engine ray --gpus-per-trial 0.25",
+        after="Run the same command again to resume a stopped study: only the missing trials are "
+        "run.",
     ),
 )
 def run(
-    name: Name,
+    name: Name = "",
     scale: ScaleName = None,
     root: Root = Path("runs"),
     only: Only = None,
     cells: Cells = None,
     trials: Trials = None,
-    datasets: Datasets = None,
-    networks: Networks = None,
-    methods: Methods = None,
     engine: Annotated[
         str, typer.Option(help="local: processes of this machine; ray: a cluster, or this machine.")
     ] = "local",
@@ -145,8 +171,9 @@ def run(
         typer.Option(
             "--workers",
             min=1,
-            help="Trials at work at once, of one thread each.",
-            show_default=f"{CORES}, or one a GPU; ray: as many as there is room for",
+            metavar="N",
+            help="Trials to run in parallel (one thread each).",
+            show_default=f"{CORES}, or one per GPU; ray: as many as there is room for",
         ),
     ] = None,
     address: Annotated[
@@ -166,12 +193,12 @@ def run(
     ] = None,
     data_root: Annotated[Path | None, typer.Option(help="Folder of all data.")] = None,
     accept_hash: Annotated[
-        bool, typer.Option("--accept-hash", help="Take data files that are not the published ones.")
+        bool, typer.Option("--accept-hash", help="Accept data files whose hash differs.")
     ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show the result alone.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result.")] = False,
 ) -> None:
-    """Run what is missing of a study."""
+    """Run the missing trials of a study."""
     from stochbatch.studies.engine import StudyStopped
     from stochbatch.studies.watching import choose_watcher
     from stochbatch.training.distributed import launched
@@ -182,7 +209,7 @@ def run(
             "--engine ray have as many trials at work as there is room for"
         )
     run_trials = _engine(engine, workers, device, address, cpus_per_trial, gpus_per_trial)
-    found = results(name, scale, root, only, cells, trials, datasets, networks, methods)
+    found = results(name, scale, root, only, cells, trials)
     missing = found.missing
     typer.echo(f"{found.study.name}, scale {found.scale.name}: {len(missing)} trials to run")
     if not missing:
@@ -248,15 +275,12 @@ REPORT_EPILOG = examples(
 
 
 def report(
-    name: Name,
+    name: Name = "",
     scale: ScaleName = None,
     root: Root = Path("runs"),
     only: Only = None,
     cells: Cells = None,
     trials: Trials = None,
-    datasets: Datasets = None,
-    networks: Networks = None,
-    methods: Methods = None,
     to: Annotated[
         Path | None,
         typer.Option(
@@ -264,11 +288,11 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """Write the page, tables and figures of a study, as far as it has been run."""
+    """Write the page, tables and figures of a study."""
     from stochbatch.report import write_report
     from stochbatch.studies import StudyError
 
-    found = results(name, scale, root, only, cells, trials, datasets, networks, methods)
+    found = results(name, scale, root, only, cells, trials)
     at = found.scale.name
     if not any(cell.done for cell in found.cells):
         command = ["stochbatch", "study", "run", name, "--scale", at, "--root", str(root)]
@@ -288,9 +312,6 @@ def results(
     only: list[str] | None,
     cells: list[str] | None,
     trials: int | None,
-    datasets: str | None,
-    networks: str | None,
-    methods: str | None,
 ) -> StudyResults:
     """Return what a study has left, narrowed as the options say."""
     from stochbatch.studies import SCALES, STUDIES, Study, StudyError, collect
@@ -304,9 +325,6 @@ def results(
         )
     scale = scale or ("paper" if own else "demo")
     kept = parse_only(only or [])
-    for axis, labels in (("dataset", datasets), ("network", networks), ("method", methods)):
-        if labels is not None:
-            kept.setdefault(axis, []).extend(label.strip() for label in labels.split(","))
     return collect(study, SCALES[scale], root, only=kept, named=cells or (), repetitions=trials)
 
 

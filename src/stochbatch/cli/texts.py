@@ -15,14 +15,9 @@ UNBOUNDED = 100_000
 
 
 def examples(*commands: str, after: str = "") -> str:
-    r"""Return the end of a help text: examples, each in a line of its own.
-
-    Example:
-        >>> from stochbatch.cli.texts import examples
-        >>> examples("stochbatch version")
-        'Example:\n  stochbatch version'
-    """
-    lines = ["Examples:" if len(commands) > 1 else "Example:"]
+    """Return the end of a help text: examples, each in a line of its own."""
+    # The control character keeps the lines of a paragraph apart.
+    lines = ["\b", "Examples:" if len(commands) > 1 else "Example:"]
     lines += [f"  {command}" for command in commands]
     return "\n".join([*lines, *(["", after] if after else [])])
 

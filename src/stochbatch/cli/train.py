@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -20,30 +19,16 @@ if TYPE_CHECKING:
 EPILOG = examples(
     "stochbatch train --method sbs --set lambd=-2 --epochs 30",
     "stochbatch train --config trial.toml --seed 1",
-    "stochbatch train --dataset cifar10 --network resnet18 --precision bf16 --dry-run",
+    "stochbatch train --dataset cifar10 --precision bf16 --dry-run",
     "torchrun --nproc-per-node 2 -m stochbatch train --method sbs",
-    after="A training that was stopped goes on when the same command is given again "
-    "(without --again, which always begins anew). " + CODES,
+    after="Run the same command again to resume a stopped training (without --again, which always "
+    "starts over). " + CODES,
 )
 
-TRIAL, RUNNING = "The trial", "How it is run"
 
-
-class PrecisionName(str, Enum):
-    """The precisions of a trial."""
-
-    fp32 = "fp32"
-    bf16 = "bf16"
-    fp16 = "fp16"
-
-
-def _field(*names: str, default: str, help: str) -> Any:
+def _field(*names: str, default: str, **extra: Any) -> Any:
     """Return the option of a trial's field; the default is the trial's, or the file's."""
-    return typer.Option(*names, help=help, show_default=default, rich_help_panel=TRIAL)
-
-
-def _option(*names: str, help: str, **extra: Any) -> Any:
-    return typer.Option(*names, help=help, rich_help_panel=RUNNING, **extra)
+    return typer.Option(*names, show_default=default, **extra)
 
 
 def train(
@@ -71,7 +56,8 @@ def train(
         _field(
             "--set",
             default="the method's",
-            help="A setting of the method, NAME=VALUE; may be repeated.",
+            metavar="NAME=VALUE",
+            help="A setting of the method; may be repeated.",
         ),
     ] = None,
     batch_size: Annotated[int | None, _field(default="128", help="Samples in a batch.")] = None,
@@ -92,7 +78,8 @@ def train(
         _field(
             "--schedule-set",
             default="the schedule's",
-            help="A setting of the schedule, NAME=VALUE; may be repeated.",
+            metavar="NAME=VALUE",
+            help="A setting of the schedule; may be repeated.",
         ),
     ] = None,
     epochs: Annotated[int | None, _field(default="100", help="Number of epochs.")] = None,
@@ -101,7 +88,7 @@ def train(
         _field("--augment/--no-augment", default="augment", help="Crop and flip training images."),
     ] = None,
     precision: Annotated[
-        PrecisionName | None,
+        Literal["fp32", "bf16", "fp16"] | None,
         _field(default="fp32", help="fp32, or bf16 or fp16 under autocast."),
     ] = None,
     compile: Annotated[
@@ -136,46 +123,47 @@ def train(
     ] = None,
     config: Annotated[
         Path | None,
-        _option(
+        typer.Option(
             "--config",
             "-c",
-            help="A trial in a .toml or .json file; options given here come before it.",
+            help="A trial in a .toml or .json file; command-line options override it.",
         ),
     ] = None,
-    root: Annotated[Path, _option(help="Folder of all runs.")] = Path("runs"),
+    root: Annotated[Path, typer.Option(help="Folder of all runs.")] = Path("runs"),
     data_root: Annotated[
         Path | None,
-        _option(
+        typer.Option(
             help="Folder of all data.",
             show_default="STOCHBATCH_DATA, else stochbatch/data in the cache folder",
         ),
     ] = None,
     accept_hash: Annotated[
         bool,
-        _option("--accept-hash", help="Take data files that are not the published ones."),
+        typer.Option("--accept-hash", help="Accept data files whose hash differs."),
     ] = False,
-    device: Annotated[str, _option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
     again: Annotated[
-        bool, _option("--again", help="Begin anew, even if the run is over or diverged.")
+        bool, typer.Option("--again", help="Start over, even if the run has finished or diverged.")
     ] = False,
     wait: Annotated[
-        bool, _option("--wait", help="Wait if another process is at work on this trial.")
+        bool, typer.Option("--wait", help="Wait if another process is running this trial.")
     ] = False,
     checkpoint_seconds: Annotated[
-        float, _option(min=0, help="Save at least so often within an epoch.")
+        float,
+        typer.Option(min=0, metavar="SECONDS", help="Seconds between checkpoints within an epoch."),
     ] = 300.0,
     tensorboard: Annotated[
-        bool, _option("--tensorboard", help="Also write TensorBoard's event files.")
+        bool, typer.Option("--tensorboard", help="Also write TensorBoard's event files.")
     ] = False,
-    quiet: Annotated[bool, _option("--quiet", "-q", help="Show the result alone.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result.")] = False,
     dry_run: Annotated[
-        bool, _option("--dry-run", help="Show what would be done, and train nothing.")
+        bool, typer.Option("--dry-run", help="Print the trial, and train nothing.")
     ] = False,
 ) -> None:
-    """Train a network, or go on training it.
+    """Train a network, or resume training.
 
-    The run lies in a folder named after the trial, so the same options find it
-    again: what was stopped is resumed, what is finished is not trained again.
+    Results go to a folder named after the trial, so the same options find it
+    again: a stopped run is resumed, a finished one is not trained again.
     `torchrun --nproc-per-node 2 -m stochbatch train ...` trains it by two processes.
     """
     options = dict(locals())  # first of all, when there is nothing else
@@ -229,8 +217,6 @@ def _trial(options: dict[str, Any]) -> Trial:
     from stochbatch.training.trial import check_falling
 
     given = {name: options[name] for name in Trial.model_fields if options[name] not in (None, [])}
-    if "precision" in given:
-        given["precision"] = PrecisionName(given["precision"]).value
     fields: dict[str, Any] = {}
     if options["config"] is not None:
         fields = Trial.from_file(options["config"]).model_dump(exclude_unset=True)
@@ -315,8 +301,8 @@ def _state(folder: Path) -> str:
     except RunError as error:
         return str(error)
     if over and read.result is not None:
-        return f"done already: {read.result.status}; --again trains it anew"
-    return f"begun: {len(read.metrics)} of {read.trial.epochs} epochs are done"
+        return f"done already: {read.result.status}; --again starts over"
+    return f"{len(read.metrics)} of {read.trial.epochs} epochs are done"
 
 
 def _resume(folder: Path, root: Path, how: dict[str, Any]) -> str:

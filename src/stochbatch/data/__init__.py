@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from stochbatch.data.batches import Batches, Normalisation
-from stochbatch.data.catalogue import DATASETS, Dataset, Part, SourceFile
-from stochbatch.data.drawing import Augmentation, epoch_order, subset
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from stochbatch.data.catalogue import Augmentation, Dataset, Part, SourceFile
 from stochbatch.data.errors import (
     CacheWarning,
     DataError,
@@ -15,7 +16,12 @@ from stochbatch.data.errors import (
 )
 from stochbatch.data.fetch import get
 from stochbatch.data.folders import FileReport, check, data_root
-from stochbatch.data.loader import Split, load
+from stochbatch.registry import DATASETS
+
+if TYPE_CHECKING:
+    from stochbatch.data.batches import Batches, Normalisation
+    from stochbatch.data.drawing import epoch_order, subset
+    from stochbatch.data.loader import Split, load
 
 __all__ = [
     "DATASETS",
@@ -40,3 +46,16 @@ __all__ = [
     "load",
     "subset",
 ]
+
+# These need torch, and are imported when they are first used: data sets are listed without it.
+_WITH_TORCH = {
+    **dict.fromkeys(("Batches", "Normalisation"), "batches"),
+    **dict.fromkeys(("epoch_order", "subset"), "drawing"),
+    **dict.fromkeys(("Split", "load"), "loader"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WITH_TORCH:
+        return getattr(import_module(f"stochbatch.data.{_WITH_TORCH[name]}"), name)
+    raise AttributeError(f"module 'stochbatch.data' has no attribute {name!r}")

@@ -8,12 +8,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from stochbatch.data import readers
 from stochbatch.data.digits import read_digits
-from stochbatch.data.drawing import NO_AUGMENTATION, Augmentation
 from stochbatch.data.formats import CIFAR_SHAPE, STL_SHAPE, SVHN_SHAPE, Arrays
-from stochbatch.registry import Registry, UnknownNameError
+from stochbatch.registry import DATASETS, UnknownNameError
+
+
+class Augmentation(NamedTuple):
+    """Random crops after padding with black, and random flips from left to right.
+
+    The default changes nothing.
+    """
+
+    padding: int = 0
+    flip: bool = False
+
+
+NO_AUGMENTATION = Augmentation()
 
 
 @dataclass(frozen=True)
@@ -73,19 +86,6 @@ class Dataset:
         return tuple(dict.fromkeys(self.train.files + self.test.files))
 
 
-class _Datasets(Registry[Dataset]):
-    def add(self, name: str, summary: str, thing: Dataset) -> Dataset:
-        """Register a data set under its own name, by which its folder is called, too."""
-        if thing.name != name:
-            raise ValueError(
-                f"the data set {thing.name!r} cannot be registered as {name!r}: its files and its "
-                f"cache would be those of {thing.name!r}. Give it the name too"
-            )
-        return super().add(name, summary, thing)
-
-
-DATASETS: Registry[Dataset] = _Datasets("data set")
-
 DIGITS = tuple("0123456789")
 
 
@@ -110,9 +110,8 @@ _CIFAR10 = SourceFile(
     170_052_171,
     "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
 )
-DATASETS.add(
+DATASETS.provide(
     "cifar10",
-    "50,000 + 10,000 colour photographs of 32x32, ten classes of things.",
     Dataset(
         name="cifar10",
         shape=CIFAR_SHAPE,
@@ -136,9 +135,8 @@ _SVHN_TEST = SourceFile(
     64_275_384,
     "cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b",
 )
-DATASETS.add(
+DATASETS.provide(
     "svhn",
-    "73,257 + 26,032 colour photographs of house-number digits, 32x32.",
     Dataset(
         name="svhn",
         shape=SVHN_SHAPE,
@@ -156,9 +154,8 @@ _STL10 = SourceFile(
     2_640_397_119,
     "f31fd99273a1acb8609c8db427cebb1de3f71de77758cdc0e22956e1289b9866",
 )
-DATASETS.add(
+DATASETS.provide(
     "stl10",
-    "5,000 + 8,000 colour photographs of 96x96, ten classes of things.",
     Dataset(
         name="stl10",
         shape=STL_SHAPE,
@@ -170,9 +167,8 @@ DATASETS.add(
     ),
 )
 
-DATASETS.add(
+DATASETS.provide(
     "digits",
-    "1,352 + 445 grey handwritten digits of 8x8; comes with the package.",
     Dataset(
         name="digits",
         shape=(1, 8, 8),
@@ -185,9 +181,8 @@ DATASETS.add(
 )
 
 _MNIST_BASE = "https://storage.googleapis.com/cvdf-datasets/mnist/"
-DATASETS.add(
+DATASETS.provide(
     "mnist",
-    "60,000 + 10,000 grey handwritten digits of 28x28.",
     Dataset(
         name="mnist",
         shape=(1, 28, 28),
@@ -212,9 +207,8 @@ DATASETS.add(
 )
 
 _FASHION_BASE = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
-DATASETS.add(
+DATASETS.provide(
     "fashion_mnist",
-    "60,000 + 10,000 grey pictures of clothes, 28x28.",
     Dataset(
         name="fashion_mnist",
         shape=(1, 28, 28),

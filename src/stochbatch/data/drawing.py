@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from stochbatch.data.catalogue import Augmentation
 from stochbatch.optim.coins import UNIFORM_BITS, uniform
 
 # Numbers of streams, counted down from the largest, where no network has a parameter: with
@@ -65,19 +66,6 @@ def subset(seed: int, size: int, share: float | Fraction) -> Tensor:
         return torch.arange(size, device="cpu")
     count = max(1, round(Fraction(share).limit_denominator(1 << 20) * size))
     return _permutation(seed, 0, size, (_SUBSET, _SUBSET_LOW))[:count].sort().values
-
-
-class Augmentation(NamedTuple):
-    """Random crops after padding with black, and random flips from left to right.
-
-    The default changes nothing.
-    """
-
-    padding: int = 0
-    flip: bool = False
-
-
-NO_AUGMENTATION = Augmentation()
 
 
 class Draws(NamedTuple):

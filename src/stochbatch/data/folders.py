@@ -7,8 +7,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from stochbatch.data.catalogue import DATASETS, Dataset, SourceFile, entry_of
+from stochbatch.data.catalogue import Dataset, SourceFile, entry_of
 from stochbatch.data.errors import HashError
+from stochbatch.registry import DATASETS
 
 ROOT_VARIABLE = "STOCHBATCH_DATA"
 BLOCK = 1 << 20

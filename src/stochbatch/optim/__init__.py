@@ -6,11 +6,12 @@ from stochbatch.optim.coins import uniform
 from stochbatch.optim.entropy_sgd import EntropySGD
 from stochbatch.optim.exact import ExactSBS
 from stochbatch.optim.kinds import KINDS, param_groups
-from stochbatch.optim.methods import METHODS, Method
+from stochbatch.optim.methods import Method
 from stochbatch.optim.probability import update_probability
 from stochbatch.optim.report import LayerReport, LayerRow
 from stochbatch.optim.sbs import SBS
-from stochbatch.optim.schedules import SCHEDULES, SigmoidLR
+from stochbatch.optim.schedules import SigmoidLR
+from stochbatch.registry import METHODS, SCHEDULES
 
 __all__ = [
     "KINDS",

@@ -16,7 +16,7 @@ from stochbatch.optim.alternating import AlternatingSGD
 from stochbatch.optim.entropy_sgd import EntropySGD
 from stochbatch.optim.kinds import param_groups
 from stochbatch.optim.sbs import SBS
-from stochbatch.registry import Registry, check_settings
+from stochbatch.registry import METHODS, check_settings
 
 COMMON = ("lr", "momentum", "weight_decay", "seed")
 """What every method is given; a method's *settings* are what it has besides."""
@@ -121,31 +121,25 @@ class Method:
         return {name: settings.get(name, value) for name, value in self.network.items()}
 
 
-METHODS: Registry[Method] = Registry("method")
-
-METHODS.add("sgd", "Stochastic gradient descent.", Method("SGD", torch.optim.SGD))
-METHODS.add(
+METHODS.provide("sgd", Method("SGD", torch.optim.SGD))
+METHODS.provide(
     "sbs",
-    "Stochastic batch size: every weight its own, random, adaptive batch size.",
     Method("SBS", SBS, hidden=("steps_per_epoch",), by_kind=True),
 )
-METHODS.add(
+METHODS.provide(
     "dropout",
-    "SGD on a network with dropout.",
     Method("Dropout", torch.optim.SGD, network={"dropout": "block", "dropout_rate": 0.5}),
 )
-METHODS.add(
+METHODS.provide(
     "adaptive-dropout",
-    "SGD on a network whose dropout grows with depth (stochastic depth in ResNets).",
     Method(
         "Adaptive dropout",
         torch.optim.SGD,
         network={"dropout": "adaptive", "dropout_rate": 0.5},
     ),
 )
-METHODS.add(
+METHODS.provide(
     "entropy-sgd",
-    "Entropy-SGD: noisy inner steps, an outer step towards their average.",
     Method(
         "Entropy-SGD",
         EntropySGD,
@@ -154,19 +148,16 @@ METHODS.add(
         usual_lr=1.0,
     ),
 )
-METHODS.add(
+METHODS.provide(
     "acc-sgd",
-    "Accelerated-SGD: a long average of the iterates pulls a short step along.",
     Method("Accelerated-SGD", AccSGD),
 )
-METHODS.add(
+METHODS.provide(
     "alternating",
-    "Alternating minimisation: each weight moves on one of every two batches.",
     Method("Alternating", AlternatingSGD),
 )
-METHODS.add(
+METHODS.provide(
     "rmsprop",
-    "RMSProp with the article's smoothing of 0.95 and rate of 0.0001.",
     Method(
         "RMSProp",
         torch.optim.RMSprop,
@@ -175,9 +166,8 @@ METHODS.add(
         usual_schedule="constant",
     ),
 )
-METHODS.add(
+METHODS.provide(
     "adam",
-    "Adam with the article's rate of 0.0001.",
     Method(
         "Adam",
         torch.optim.Adam,

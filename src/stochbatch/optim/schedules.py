@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import ConstantLR, ExponentialLR, LRScheduler, Mul
 from torch.optim.optimizer import Optimizer
 
 from stochbatch.optim.options import check_count, check_not_negative, check_positive, check_real
-from stochbatch.registry import Registry
+from stochbatch.registry import SCHEDULES
 
 
 class SigmoidLR(LRScheduler):
@@ -104,10 +104,7 @@ def sigmoid_share(epoch: int, total: int, steepness: float) -> float:
 Schedule = Callable[..., LRScheduler]
 """Takes an optimizer, the number of epochs (or steps), and settings by keyword."""
 
-SCHEDULES: Registry[Schedule] = Registry("schedule")
 
-
-@SCHEDULES.register("sigmoid", "Falls along a sigmoid to end_lr (0.001): the article's choice.")
 def sigmoid(
     optimizer: Optimizer, total: int, *, end_lr: float = 1e-3, steepness: float = 10.0
 ) -> SigmoidLR:
@@ -115,7 +112,6 @@ def sigmoid(
     return SigmoidLR(optimizer, total, end_lr, steepness)
 
 
-@SCHEDULES.register("exponential", "Falls as exp(-decay e / E): exp(-0.05 e) over 100 epochs.")
 def exponential(optimizer: Optimizer, total: int, *, decay: float = 5.0) -> ExponentialLR:
     """Return a schedule that falls by a factor of exp(decay) over the whole training."""
     check_count("total", total)
@@ -123,7 +119,6 @@ def exponential(optimizer: Optimizer, total: int, *, decay: float = 5.0) -> Expo
     return ExponentialLR(optimizer, math.exp(-decay / total))
 
 
-@SCHEDULES.register("staircase", "A tenth from half of the training on, a hundredth from 75 %.")
 def staircase(
     optimizer: Optimizer,
     total: int,
@@ -143,8 +138,13 @@ def staircase(
     return MultiStepLR(optimizer, places, factor)
 
 
-@SCHEDULES.register("constant", "The learning rate stays as it is.")
 def constant(optimizer: Optimizer, total: int) -> ConstantLR:
     """Return a schedule that changes nothing."""
     check_count("total", total)
     return ConstantLR(optimizer, factor=1.0, total_iters=0)
+
+
+SCHEDULES.provide("sigmoid", sigmoid)
+SCHEDULES.provide("exponential", exponential)
+SCHEDULES.provide("staircase", staircase)
+SCHEDULES.provide("constant", constant)

@@ -19,126 +19,68 @@ from stochbatch.report.tables import (
 )
 from stochbatch.studies.statistics import CellStatistics
 
-DIVERGED = r"$^{\dagger}$"
-MARKS = {"agrees": "$^{=}$", "higher": r"$^{\uparrow}$", "lower": r"$^{\downarrow}$"}
-SPECIAL = {
-    "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    # At the beginning of a line these would be taken for options of the one before.
-    "[": "{[}",
-    "]": "{]}",
-    "*": "{*}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "|": r"\textbar{}",
-    '"': r"\textquotedblright{}",
-    "<": "$<$",
-    ">": "$>$",
-    "±": r"$\pm$",
-    "\N{MULTIPLICATION SIGN}": r"$\times$",
-    "≤": r"$\leq$",
-    "≥": r"$\geq$",
-    "\N{MINUS SIGN}": "$-$",
-    "\N{LEFT DOUBLE QUOTATION MARK}": "``",
-    "\N{RIGHT DOUBLE QUOTATION MARK}": "''",
-    NONE: "--",
-    "\N{ZERO WIDTH SPACE}": "{}",
-}
-"""What LaTeX would not print as it stands; letters that are not Latin are for LuaLaTeX."""
-GREEK = (
-    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi - "  # no \omicron
-    "pi rho varsigma sigma tau upsilon phi chi psi omega"
+MARKS = {"agrees": "\N{SUPERSCRIPT EQUALS SIGN}", "higher": "↑", "lower": "↓"}
+ESCAPES = str.maketrans(
+    {
+        **{letter: f"\\{letter}" for letter in "{}&%$#_"},
+        **{letter: f"{{{letter}}}" for letter in "[]*"},  # after \\ they would be its options
+        **{letter: f"${letter}$" for letter in "<>"},
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "±": r"$\pm$",
+        NONE: "--",
+        "†": r"$^{\dagger}$",
+        "↑": r"$^{\uparrow}$",
+        "↓": r"$^{\downarrow}$",
+        "\N{SUPERSCRIPT EQUALS SIGN}": "$^{=}$",
+    }
 )
-SPECIAL |= {
-    chr(ord("\N{GREEK SMALL LETTER ALPHA}") + place): rf"$\{name}$"
-    for place, name in enumerate(GREEK.split())
-    if name != "-"
-}
-
-
+"""Letters that are not Latin are for LuaLaTeX."""
 LEFT_OUT = ("95 % interval (bootstrap)", "p")
 """Of the claims, what a printed page has no room for; the other tables have it."""
-FITTED = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}"
-"""Around a table: smaller if it is wider than the text, else as it is."""
+# A table that is wider than the text is shrunk; the short caption is for a list of tables.
+TABLE = r"""
+\begin{table}
+  \centering
+  \caption[%(title)s]{%(title)s. %(caption)s}
+  \label{tab:%(label)s}
+  \smallskip
+  \resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%%
+  \begin{tabular}{%(columns)s}
+    \toprule
+%(head)s
+    \midrule
+%(rows)s
+    \bottomrule
+  \end{tabular}}
+\end{table}
+"""
 
 
 def latex(layout: Layout) -> str:
     """Return the tables in LaTeX."""
-    parts = ["% needs \\usepackage{booktabs,graphicx}", _cells(layout), _spreads(layout)]
+    left = len(layout.axes) - 1
+    cells = [
+        [*row, *(_cell(layout.cell(row, name)) for name in layout.columns)] for row in layout.rows
+    ]
+    head, rows = spreads(layout)
+    spread = f"{SPREAD} {BEST_EPOCHS}{PUBLISHED_MAX if maxima(layout) else ''}"
+    text = "% needs \\usepackage{booktabs,graphicx}\n"
+    text += _table(layout, "cells", _caption(layout), head, cells, left)
+    text += _table(layout, "spread", spread, head, rows, left)
     if layout.moving:
         head, rows = update_probabilities(layout)
-        body = [list(map(escaped, row)) for row in rows]
-        parts.append(_table(layout, "moves", UPDATE_PROBABILITY, head, body, len(layout.axes) - 1))
+        text += _table(layout, "moves", UPDATE_PROBABILITY, head, rows, left)
     if layout.claims:
-        parts.append(_claims(layout))
-    return "\n".join(parts)
-
-
-def escaped(text: str) -> str:
-    r"""Return a text as LaTeX prints it.
-
-    Example:
-        >>> from stochbatch.report.latex import escaped
-        >>> print(escaped("50 % of a_b"))
-        50 \% of a\_b
-    """
-    plain = " ".join(text.split())
-    # Two of these in a row would be one: a dash, a quotation mark.
-    apart = re.sub(r"([-'`,<>])(?=\1)", "\\1\N{ZERO WIDTH SPACE}", plain)
-    return "".join(SPECIAL.get(letter, letter) for letter in apart)
-
-
-def _cells(layout: Layout) -> str:
-    study, scale = layout.results.study, layout.results.scale
-    rows = [
-        [*map(escaped, row), *(_cell(layout.cell(row, name)) for name in layout.columns)]
-        for row in layout.rows
-    ]
-    brackets = ", in brackets the published mean" if study.published else ""
-    caption = (
-        f"{layout.caption} Mean ± half of the 95 % interval over the "
-        f"trials{brackets}. Trials a cell: {layout.trials_a_cell}. {scale.summary} "
-        f"{' '.join([layout.trained, layout.comparable, *layout.cautions])}"
-    )
-    if any(found.diverged for found in layout.statistics.cells):
-        caption += " Dagger: some of its trials diverged, and count as they ended."
-    if study.published and scale.comparable:
-        caption += " Equal sign: it agrees with the article; arrows: ours is higher, or lower."
-    head = [*layout.axes[:-1], *layout.columns]
-    return _table(layout, "cells", caption, head, rows, len(layout.axes) - 1)
-
-
-def _spreads(layout: Layout) -> str:
-    head, rows = spreads(layout)
-    body = [list(map(escaped, row)) for row in rows]
-    caption = f"{SPREAD} {BEST_EPOCHS}{PUBLISHED_MAX if maxima(layout) else ''}"
-    return _table(layout, "spread", caption, head, body, len(layout.axes) - 1)
-
-
-def _claims(layout: Layout) -> str:
-    head = claims.head(layout)
-    numbers = len(head) - len(claims.NUMBERS)  # where they begin: an axis may have such a name
-    kept = [place for place, name in enumerate(head) if place < numbers or name not in LEFT_OUT]
-    rows = [claims.row(layout, found) for found in layout.claims]
-    body = [[escaped(row[place]) for place in kept] for row in rows]
-    left = numbers + 2
-    caption = f"Claims. {' '.join(claims.notes(layout))}"
-    return _table(layout, "claims", caption, [head[place] for place in kept], body, left)
-
-
-def _cell(found: CellStatistics | None) -> str:
-    if found is None or found.mean is None:
-        return "--"
-    half = rf" \pm {number(found.interval.half_width)}" if found.interval else ""
-    published = f" ({published_mean(found)})" if found.cell.published else ""
-    mark = MARKS.get(found.verdict or "", "") + (DIVERGED if found.diverged else "")
-    return f"${number(found.mean)}{half}${mark}{published}"
+        head = claims.head(layout)
+        numbers = len(head) - len(claims.NUMBERS)  # where they begin: an axis may have such a name
+        kept = [place for place, name in enumerate(head) if place < numbers or name not in LEFT_OUT]
+        lines = [head, *(claims.row(layout, found) for found in layout.claims)]
+        head, *rows = [[line[place] for place in kept] for line in lines]
+        notes = " ".join(["Claims.", *claims.notes(layout)])
+        text += _table(layout, "claims", notes, head, rows, numbers + 2)
+    return text
 
 
 def _table(
@@ -150,25 +92,49 @@ def _table(
     left: int,
 ) -> str:
     """Return one table; its first columns, ``left`` in number, are flush left."""
-    columns = "l" * left + "r" * (len(head) - left)
-    title = layout.results.study.title
-    name = re.sub("[^a-z0-9]+", "-", layout.results.study.name.lower()).strip("-")
-    lines = [
-        r"\begin{table}",
-        r"  \centering",
-        # The short one is for a list of tables.
-        rf"  \caption[{escaped(title)}]{{{escaped(f'{title}. {caption}')}}}",
-        rf"  \label{{tab:{name}-{part}}}",
-        r"  \smallskip",
-        rf"  {FITTED}{{%",
-        rf"  \begin{{tabular}}{{{columns}}}",
-        r"    \toprule",
-        rf"    {' & '.join(map(escaped, head))} \\",
-        r"    \midrule",
-        *(rf"    {' & '.join(row)} \\" for row in rows),
-        r"    \bottomrule",
-        r"  \end{tabular}}",
-        r"\end{table}",
-        "",
-    ]
-    return "\n".join(lines)
+    study = layout.results.study
+    name = re.sub("[^a-z0-9]+", "-", study.name.lower()).strip("-")
+    lines = [rf"    {' & '.join(map(escaped, row))} \\" for row in (head, *rows)]
+    return TABLE % {
+        "title": escaped(study.title),
+        "caption": escaped(caption),
+        "label": f"{name}-{part}",
+        "columns": "l" * left + "r" * (len(head) - left),
+        "head": lines[0],
+        "rows": "\n".join(lines[1:]),
+    }
+
+
+def escaped(text: str) -> str:
+    r"""Return a text as LaTeX prints it.
+
+    Example:
+        >>> from stochbatch.report.latex import escaped
+        >>> print(escaped("50 % of a_b"))
+        50 \% of a\_b
+    """
+    return " ".join(text.split()).translate(ESCAPES)
+
+
+def _caption(layout: Layout) -> str:
+    study, scale = layout.results.study, layout.results.scale
+    brackets = ", in brackets the published mean" if study.published else ""
+    caption = (
+        f"{layout.caption} Mean ± half of the 95 % interval over the "
+        f"trials{brackets}. Trials a cell: {layout.trials_a_cell}. {scale.summary} "
+        f"{' '.join([layout.trained, layout.comparable, *layout.cautions])}"
+    )
+    if any(found.diverged for found in layout.statistics.cells):
+        caption += " Dagger: some of its trials diverged, and count as they ended."
+    if study.published and scale.comparable:
+        caption += " Equal sign: it agrees with the article; arrows: ours is higher, or lower."
+    return caption
+
+
+def _cell(found: CellStatistics | None) -> str:
+    if found is None or found.mean is None:
+        return NONE
+    half = f" ± {number(found.interval.half_width)}" if found.interval else ""
+    mark = MARKS.get(found.verdict or "", "") + ("†" if found.diverged else "")
+    published = f" ({published_mean(found)})" if found.cell.published else ""
+    return f"{number(found.mean)}{half}{mark}{published}"

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 import os
+import re
+import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from importlib import resources
 from pathlib import Path
-from typing import BinaryIO
 from urllib.parse import quote
 
-from stochbatch.files import remove_forgotten, write_atomically
 from stochbatch.optional import optional
 from stochbatch.report import claims
 from stochbatch.report import layout as words
@@ -20,13 +19,6 @@ from stochbatch.report.drawing import Drawing
 from stochbatch.report.figures import LeftOut, gallery
 from stochbatch.report.latex import latex
 from stochbatch.report.layout import Layout
-from stochbatch.report.manifest import (
-    FIGURES,
-    digest,
-    read_manifest,
-    remove_old,
-    write_manifest,
-)
 from stochbatch.report.tables import (
     BEST_EPOCHS,
     best_epochs,
@@ -41,6 +33,9 @@ from stochbatch.studies.results import Outcome, StudyResults
 from stochbatch.studies.statistics import CellStatistics
 
 PAGE = "index.html"
+FIGURES = "figures"
+OURS = re.compile(rf"{PAGE}|claims\.csv|table\.(csv|md|tex)|{FIGURES}(/[\w.-]+\.(pdf|png))?")
+"""What a report's folder may hold."""
 TEMPLATE = "page.html.jinja"
 FACTS = {
     "stochbatch": "stochbatch",
@@ -66,27 +61,37 @@ def write_report(results: StudyResults, folder: str | os.PathLike[str]) -> Path:
 
     The folder then has ``index.html``, which holds all its pictures and opens by a double
     click without a network, ``table.md``, ``table.tex``, ``table.csv``, ``claims.csv`` if the
-    study claims something, and ``figures/`` with every figure as PNG and PDF. What an earlier
-    report made there and this one does not is removed; other files stay. The same results
+    study claims something, and ``figures/`` with every figure as PNG and PDF. The report is
+    written beside the folder and takes its place when it is complete. The same results
     give the same bytes, but for the page's section with the id ``times``: it tells times and
     machines, which may differ from run to run.
 
     Args:
         results: from `stochbatch.studies.collect`.
-        folder: where to; made if it is not there, and files of these names are replaced.
-            ``report-manifest.json`` remembers which files the report made.
+        folder: where to; made if it does not exist. An earlier report there is replaced.
 
     Returns:
         The page's path.
 
     Raises:
-        ReportError: the folder cannot be written to.
+        ReportError: the folder cannot be written to, or holds files that are not a report's.
     """
     folder = Path(folder)
+    try:
+        _check(folder)
+        _replace(folder, _files(results, folder))
+    except OSError as error:
+        raise ReportError(f"cannot write {folder}: {error.strerror or error}") from error
+    return folder / PAGE
+
+
+def _files(results: StudyResults, folder: Path) -> dict[str, bytes]:
+    """Return the content of every file of a report that is to lie in ``folder``."""
     layout = Layout.of(results)
     found = gallery(layout)
     figures = [sketch.drawn() for sketch in found.sketches]
-    files: dict[str, bytes] = {
+    files = {
+        PAGE: page(layout, figures, found.left_out, folder).encode(),
         "table.md": markdown(layout).encode(),
         "table.csv": cells_csv(layout).encode(),
         "table.tex": latex(layout).encode(),
@@ -96,34 +101,43 @@ def write_report(results: StudyResults, folder: str | os.PathLike[str]) -> Path:
     for figure in figures:
         files[f"{FIGURES}/{figure.name}.png"] = figure.png
         files[f"{FIGURES}/{figure.name}.pdf"] = figure.pdf
-    # The page comes last: where it is, everything that it links to is there too.
-    files[PAGE] = page(layout, figures, found.left_out, folder).encode()
+    return files
+
+
+def _beside(folder: Path) -> tuple[Path, Path, Path]:
+    """Return the folder itself, where its next report is written, and where its last one goes."""
+    folder = folder.resolve()  # a link to a folder stays a link
+    return folder, folder.with_name(f".{folder.name}.new"), folder.with_name(f".{folder.name}.old")
+
+
+def _check(folder: Path) -> None:
+    """Refuse to replace a folder that holds more than a report."""
+    folder, _, old = _beside(folder)
+    if old.exists() and not folder.exists():
+        old.rename(folder)  # a report was killed between its two renames
+    folder.mkdir(parents=True, exist_ok=True)
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+    if foreign := [name for name in names if not OURS.fullmatch(name)]:
+        raise ReportError(
+            f"{folder} holds files that are not a report's ({foreign[0]}): move them away, "
+            "or write to another folder with --to"
+        )
+
+
+def _replace(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write a report beside the folder, then put it in its place."""
+    folder, new, old = _beside(folder)
+    for left in (new, old):
+        shutil.rmtree(left, ignore_errors=True)
     try:
-        _write(folder, files)
-    except OSError as error:
-        raise ReportError(f"cannot write {folder}: {error.strerror or error}") from error
-    return folder / PAGE
-
-
-def _write(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write the files of a report, and remove those that only an earlier one had."""
-    (folder / FIGURES).mkdir(parents=True, exist_ok=True)
-    for place in (folder, folder / FIGURES):
-        remove_forgotten(place)
-    # The page is always there, and has times in it, which a manifest need not have.
-    ours = {name: digest(content) for name, content in files.items() if name != PAGE}
-    before = read_manifest(folder)
-    # Listed before they are there: a report that is killed leaves nothing unlisted, neither what
-    # it wrote nor what it was about to replace.
-    write_manifest(folder, ours, before)
-    for name, content in files.items():
-        write_atomically(folder / name, partial(_put, content))
-    remove_old(folder, before, ours)
-    write_manifest(folder, ours)
-
-
-def _put(content: bytes, file: BinaryIO) -> None:
-    file.write(content)
+        for name, content in files.items():
+            (new / name).parent.mkdir(parents=True, exist_ok=True)
+            (new / name).write_bytes(content)
+        folder.rename(old)
+        new.rename(folder)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def page(layout: Layout, figures: list[Drawing], left_out: list[LeftOut], folder: Path) -> str:

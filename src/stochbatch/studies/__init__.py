@@ -1,12 +1,13 @@
 """Many trials: the article's tables as grids, the engines that run them, statistics over them."""
 
+from stochbatch.registry import STUDIES
 from stochbatch.studies.cell import Cell
 from stochbatch.studies.claim import Claim
 from stochbatch.studies.errors import StudyError
 from stochbatch.studies.published import Published
 from stochbatch.studies.results import CellOutcomes, Outcome, StudyResults, collect
 from stochbatch.studies.scales import SCALES, Scale
-from stochbatch.studies.study import STUDIES, Axis, Study
+from stochbatch.studies.study import Axis, Study
 
 __all__ = [
     "SCALES",

@@ -93,7 +93,7 @@ def collect(
         scale: at which scale.
         root: the folder of all runs.
         only: labels to keep, by the name of the axis.
-        named: of what is left, the cells to keep, by words of their names.
+        named: of what is left, the cells to keep, by patterns of their names.
         repetitions: trials a cell; by default the study's, or else the scale's.
     """
     root = Path(root)

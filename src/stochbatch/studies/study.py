@@ -49,7 +49,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from stochbatch.optim import METHODS
-from stochbatch.registry import Registry
+from stochbatch.registry import STUDIES
 from stochbatch.studies.cell import Cell
 from stochbatch.studies.choosing import with_labels, with_names
 from stochbatch.studies.claim import Claim
@@ -206,8 +206,8 @@ class Study(BaseModel):
         Args:
             scale: what is reduced.
             only: labels to keep, by the name of the axis.
-            named: of what is left, keep what one of these texts means: the name of a cell, or
-                words of it (:func:`stochbatch.studies.choosing.with_names`).
+            named: of what is left, keep the cells whose names match one of these patterns
+                (:func:`stochbatch.studies.choosing.with_names`).
         """
         pairs = list(self._cells(scale))
         found = [cell for cell, _ in pairs]
@@ -325,22 +325,6 @@ def _one_line(error: ValidationError) -> str:
     return f"{where}: {first['msg'][0].lower()}{first['msg'][1:]}"
 
 
-STUDIES: Registry[Study] = Registry("study")
-"""The article's tables, each a study."""
-
-
-def _load_definitions() -> None:
-    folder = resources.files("stochbatch.studies") / "definitions"
-    for name in (
-        "lr-schedules",
-        "batch-momentum",
-        "local-global",
-        "partial-data",
-        "comparison",
-        "readings",
-    ):
-        study = Study.from_text((folder / f"{name}.toml").read_text(encoding="utf-8"), name)
-        STUDIES.add(name, study.caption, study)
-
-
-_load_definitions()
+for _file in (resources.files("stochbatch.studies") / "definitions").iterdir():
+    _name = _file.name.removesuffix(".toml")
+    STUDIES.provide(_name, Study.from_text(_file.read_text(encoding="utf-8"), _name))
