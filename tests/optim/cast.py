@@ -158,7 +158,7 @@ SCHEME = (
 SBS_GOOD = (
     {},
     {"momentum": 0.9, "weight_decay": 1e-3, "steps_per_epoch": 4, "seed": 7},
-    {"momentum": 0.5, "momentum_mode": "push", "nesterov": True, "lr_scaling": "linear"},
+    {"momentum": 0.5, "nesterov": True, "lr_scaling": "linear"},
     {"probability": 0.5, "maximize": True, "cross_layer": "mean"},
 )
 SBS_WRONG = (
@@ -166,7 +166,6 @@ SBS_WRONG = (
     *SCHEME,
     ({"lr_scaling": True}, ValueError, "lr_scaling must be one of ('none', 'linear'), got True"),
     *MOMENTUM,
-    ({"momentum_mode": "eager"}, ValueError, "one of ('lazy', 'push'), got 'eager'"),
     ({"nesterov": True}, ValueError, "nesterov needs a momentum above 0, got momentum=0"),
     *DECAY,
     ({"maximize": "yes"}, TypeError, "maximize must be True or False, got str: 'yes'"),

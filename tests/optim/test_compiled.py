@@ -75,7 +75,7 @@ def test_the_plain_step() -> None:
     "options",
     [
         {"momentum": 0.9, "nesterov": True, "weight_decay": 5e-4, "channels_last": True},
-        {"momentum": 0.9, "momentum_mode": "push", "lr_scaling": "linear"},
+        {"momentum": 0.9, "lr_scaling": "linear"},
         {"probability": 0.3, "steps_per_epoch": 2, "maximize": True},
     ],
     ids=str,

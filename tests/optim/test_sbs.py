@@ -17,8 +17,6 @@ MOVES = [
     {},
     {"momentum": 0.9},
     {"momentum": 0.6, "nesterov": True},
-    {"momentum": 0.9, "momentum_mode": "push"},
-    {"momentum": 0.6, "nesterov": True, "momentum_mode": "push"},
 ]
 PROBABILITIES = [
     {},
@@ -217,7 +215,7 @@ def test_the_mask_of_a_step_can_be_computed_by_hand(
 
 
 @pytest.mark.parametrize(
-    ("momentum", "nesterov", "decay", "maximize", "mode", "scaling"),
+    ("momentum", "nesterov", "decay", "maximize", "scaling"),
     [
         case
         for case in itertools.product(
@@ -225,7 +223,6 @@ def test_the_mask_of_a_step_can_be_computed_by_hand(
             [False, True],
             [0.0, 5e-4],
             [False, True],
-            ["lazy", "push"],
             ["none", "linear"],
         )
         if case[0] or not case[1]
@@ -240,7 +237,6 @@ def test_probability_one_is_sgd_bit_for_bit(
     nesterov: bool,
     decay: float,
     maximize: bool,
-    mode: str,
     scaling: str,
     dtype: torch.dtype,
     tensor_lr: bool,
@@ -254,7 +250,7 @@ def test_probability_one_is_sgd_bit_for_bit(
     common["maximize"] = maximize
     ours, theirs = (small_network(dtype, device) for _ in range(2))
     rate = torch.tensor(0.05, device=device) if tensor_lr else 0.05
-    own = {"momentum_mode": mode, "lr_scaling": scaling, "probability": 1.0}
+    own = {"lr_scaling": scaling, "probability": 1.0}
     sbs = SBS(ours.parameters(), rate, **common, **own, fused=fused)
     sgd = torch.optim.SGD(theirs.parameters(), rate, **common, foreach=False)
     for step in range(4):

@@ -63,7 +63,6 @@ def _options(group: dict[str, Any]) -> tuple[float, ...]:
         CROSS_LAYER.index(group["cross_layer"]),
         group["lr_scaling"] == "linear",
         group["nesterov"],
-        group["momentum_mode"] == "push",
         group["maximize"],
     )
 

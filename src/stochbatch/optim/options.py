@@ -14,7 +14,7 @@ from stochbatch.optim.coins import check_seed
 from stochbatch.optim.kinds import check_kind
 from stochbatch.optim.probability import CROSS_LAYER
 from stochbatch.optim.shards import check_placements, is_sharded
-from stochbatch.optim.update import LR_SCALING, MOMENTUM_MODE
+from stochbatch.optim.update import LR_SCALING
 
 
 def check_options(options: Mapping[str, Any]) -> None:
@@ -23,7 +23,6 @@ def check_options(options: Mapping[str, Any]) -> None:
     check_scheme(options)
     check_choice("lr_scaling", options["lr_scaling"], LR_SCALING)
     check_momentum(options["momentum"])
-    check_choice("momentum_mode", options["momentum_mode"], MOMENTUM_MODE)
     for name in ("nesterov", "maximize", "skip_nonfinite"):
         check_bool(name, options[name])
     check_not_negative("weight_decay", options["weight_decay"])

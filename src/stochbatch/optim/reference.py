@@ -88,7 +88,6 @@ class ReferenceSBS:
         lr_scaling: str = "none",
         momentum: float = 0.0,
         nesterov: bool = False,
-        momentum_mode: str = "lazy",
         weight_decay: float = 0.0,
         maximize: bool = False,
         steps_per_epoch: int | None = None,
@@ -101,7 +100,6 @@ class ReferenceSBS:
         self.probability = probability
         self.linear = lr_scaling == "linear"
         self.momentum, self.nesterov = momentum, nesterov
-        self.push = momentum_mode == "push"
         self.weight_decay, self.maximize = weight_decay, maximize
         self.steps_per_epoch = steps_per_epoch
         self.seed = seed
@@ -139,11 +137,6 @@ class ReferenceSBS:
         rate = self.lr * (k if self.linear else 1)
         if self.momentum == 0:
             w = w - chi * rate * mean
-        elif self.push:
-            pushed = chi * mean * (k if self.linear else 1)
-            b = self.momentum * self.buffer[layer][j] + pushed
-            w = w - self.lr * (pushed + self.momentum * b if self.nesterov else b)
-            self.buffer[layer][j] = b
         elif chi:
             b = self.momentum * self.buffer[layer][j] + mean
             w = w - rate * (mean + self.momentum * b if self.nesterov else b)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, overload
+from typing import Any, ClassVar, overload
 
 import torch
 from torch import Tensor
@@ -37,7 +37,7 @@ from stochbatch.optim.state import (
     complete_state,
     counters_of,
 )
-from stochbatch.optim.update import LrScaling, MomentumMode, Verdict
+from stochbatch.optim.update import LrScaling, Verdict
 
 
 class SBS(CheckedOptimizer):
@@ -72,11 +72,8 @@ class SBS(CheckedOptimizer):
             weighted by their size.
         lr_scaling: ``"none"`` moves by ``lr`` times the mean gradient, ``"linear"`` by
             ``lr`` times the number of batches times the mean.
-        momentum: momentum factor, in [0, 1).
+        momentum: momentum factor, in [0, 1); buffer and weight stand still unless drawn.
         nesterov: Nesterov momentum, as in ``torch.optim.SGD``.
-        momentum_mode: ``"lazy"``: buffer and weight stand still unless drawn. ``"push"``:
-            the buffer decays and moves the weight in every step, and receives the mean
-            gradient when drawn.
         weight_decay: L2 penalty; enters the average, not the statistics.
         maximize: ascend instead of descend.
         steps_per_epoch*: forget the averages after every so many steps, as the article
@@ -102,6 +99,7 @@ class SBS(CheckedOptimizer):
     """
 
     slots = SLOTS
+    retired_settings: ClassVar = {"momentum_mode": "lazy"}
     whole = ("seed", "steps_per_epoch", "skip_nonfinite", "fused")
     sharded = True
     _check_options = staticmethod(check_options)
@@ -119,7 +117,6 @@ class SBS(CheckedOptimizer):
         lr_scaling: LrScaling = "none",
         momentum: float = 0.0,
         nesterov: bool = False,
-        momentum_mode: MomentumMode = "lazy",
         weight_decay: float = 0.0,
         maximize: bool = False,
         steps_per_epoch: int | None = None,
@@ -136,7 +133,6 @@ class SBS(CheckedOptimizer):
             "lr_scaling": lr_scaling,
             "momentum": momentum,
             "nesterov": nesterov,
-            "momentum_mode": momentum_mode,
             "weight_decay": weight_decay,
             "maximize": maximize,
             "steps_per_epoch": steps_per_epoch,

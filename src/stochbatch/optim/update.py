@@ -13,9 +13,7 @@ from torch import Tensor
 from stochbatch.optim.probability import Scores, probability
 
 LrScaling = Literal["none", "linear"]
-MomentumMode = Literal["lazy", "push"]
 LR_SCALING: tuple[str, ...] = get_args(LrScaling)
-MOMENTUM_MODE: tuple[str, ...] = get_args(MomentumMode)
 
 
 class Rule(NamedTuple):
@@ -23,7 +21,6 @@ class Rule(NamedTuple):
 
     lr_scaling: str = "none"
     nesterov: bool = False
-    momentum_mode: str = "lazy"
     maximize: bool = False
     decays: bool = False
     """Whether there is a weight decay."""
@@ -123,23 +120,14 @@ def update(
     mean = (grad - grad_mean).div_(batches).add_(grad_mean)
 
     drawn = _as_mask(chi, weight).bitwise_and_(_as_mask(counts, weight))
-    scaled = mean * batches if rule.lr_scaling == "linear" else mean
-    if buffer is None:
-        weight = _plus(weight, _only(drawn, scaled), rates.lr, -1)
-    elif rule.momentum_mode == "push":
-        pushed = _only(drawn, scaled)
-        rolled = (buffer * rates.momentum).add_(pushed)
-        direction = _plus(pushed, rolled, rates.momentum) if rule.nesterov else rolled
-        moved = _plus(weight, direction, rates.lr, -1)
-        weight = torch.where(counts, moved, weight)
-        buffer = torch.where(counts, rolled, buffer)
-    else:
+    direction = mean
+    if buffer is not None:
         rolled = (buffer * rates.momentum).add_(mean)
         direction = _plus(mean, rolled, rates.momentum) if rule.nesterov else rolled
-        if rule.lr_scaling == "linear":
-            direction = direction * batches
-        weight = _plus(weight, _only(drawn, direction), rates.lr, -1)
         buffer = _either(drawn, rolled, buffer)
+    if rule.lr_scaling == "linear":
+        direction = direction * batches
+    weight = _plus(weight, _only(drawn, direction), rates.lr, -1)
 
     resting = ~drawn if epoch_over is None else ~(drawn | _as_mask(epoch_over, weight))
     grad_mean = torch.where(counts, _only(resting, mean), grad_mean)
