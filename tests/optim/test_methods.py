@@ -129,11 +129,9 @@ def test_in_a_trial_what_has_no_default_must_be_set(plain: None) -> None:
     assert [(trial.momentum, trial.weight_decay) for trial in trials] == [(0.9, 5e-4), (0.0, 0.0)]
 
 
-def test_sbs_gets_its_layers_by_kind_and_its_epochs_from_the_training() -> None:
-    optimizer = METHODS["sbs"].optimizer(nn.Linear(2, 2), steps_per_epoch=7)
+def test_sbs_gets_its_layers_by_kind() -> None:
+    optimizer = METHODS["sbs"].optimizer(nn.Linear(2, 2))
     assert {group["kind"] for group in optimizer.param_groups} == {"linear", "bias"}
-    assert optimizer.param_groups[0]["steps_per_epoch"] == 7
-    assert "steps_per_epoch" not in METHODS["sbs"].settings
 
 
 def test_a_retired_setting_stays_in_the_trial_and_is_not_passed_on() -> None:

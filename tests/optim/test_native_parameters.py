@@ -100,10 +100,10 @@ def test_counters_on_another_device_are_not_taken_for_memory_of_this_one() -> No
     weight.grad = torch.ones(8)
     optimizer = SBS([weight], fused=True)
     optimizer.step()
-    assert optimizer._native.take(optimizer.param_groups, optimizer.state) is not None
+    assert optimizer._native.take(optimizer.param_groups, optimizer.state)
     optimizer.state[weight]["step"] = torch.zeros((), dtype=torch.int64, device="meta")
     before = weight.detach().clone()
-    assert optimizer._native.take(optimizer.param_groups, optimizer.state) is None
+    assert not optimizer._native.take(optimizer.param_groups, optimizer.state)
     assert torch.equal(weight, before)
 
 
@@ -230,7 +230,7 @@ def test_tensor_subclasses_are_left_to_eager_steps() -> None:
     weight = nn.Parameter(TwoTensor(numbers, numbers.clone()))
     optimizer = SBS([weight], lr=1.0, probability=1.0)
     weight.grad = TwoTensor(torch.ones_like(numbers), torch.ones_like(numbers))
-    assert optimizer._native.take(optimizer.param_groups, optimizer.state) is None
+    assert not optimizer._native.take(optimizer.param_groups, optimizer.state)
 
 
 def test_parameters_moved_to_another_group_take_its_options() -> None:

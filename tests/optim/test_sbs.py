@@ -31,7 +31,6 @@ REST = [
     {},
     {"weight_decay": 0.1},
     {"maximize": True, "weight_decay": 0.01},
-    {"steps_per_epoch": 3},
     {"seed": 2**63 + 5},
 ]
 
@@ -133,35 +132,6 @@ def test_new_epoch_forgets_averages_and_keeps_momentum() -> None:
             optimizer.step()
             reference.step([grad.flatten().tolist() for grad in grads])
     assert_same(optimizer, reference)
-
-
-def test_an_epoch_ends_for_parameters_without_gradient_too() -> None:
-    one, other = (nn.Parameter(torch.zeros(40)) for _ in range(2))
-    optimizer = SBS([one, other], probability=0.1, steps_per_epoch=3)
-    for step in range(3):
-        one.grad = torch.ones(40)
-        other.grad = None if step == 2 else torch.ones(40)
-        optimizer.step()
-        if step == 1:
-            assert (optimizer.state[other]["batches"] > 1).any()
-    for parameter in (one, other):
-        assert (optimizer.state[parameter]["batches"] == 1).all()
-        assert (optimizer.state[parameter]["grad_mean"] == 0).all()
-
-
-def test_a_skipped_step_ends_no_epoch() -> None:
-    one, other = (nn.Parameter(torch.zeros(40)) for _ in range(2))
-    optimizer = SBS([one, other], probability=0.1, steps_per_epoch=2)
-    one.grad, other.grad = torch.ones(40), torch.ones(40)
-    optimizer.step()
-    one.grad, other.grad = torch.full((40,), torch.nan), None
-    optimizer.step()
-    for parameter in (one, other):
-        assert (optimizer.state[parameter]["batches"] == 2).any()
-    one.grad = torch.ones(40)
-    optimizer.step()
-    for parameter in (one, other):
-        assert (optimizer.state[parameter]["batches"] == 1).all()
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def _path(request: pytest.FixtureRequest, monkeypatch) -> None:
 
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
-OPTIONS = {"momentum": 0.9, "weight_decay": 1e-3, "steps_per_epoch": 5, "seed": 7}
+OPTIONS = {"momentum": 0.9, "weight_decay": 1e-3, "seed": 7}
 
 
 def saved_and_loaded(thing: object) -> object:

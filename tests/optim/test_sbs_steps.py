@@ -54,7 +54,7 @@ def test_schedulers_steer_it_as_they_steer_sgd(name: str, tensor_lr: bool) -> No
 
 def test_looking_at_the_state_of_a_parameter_that_has_none_does_no_harm() -> None:
     network = small_network()
-    optimizer = SBS(network.parameters(), steps_per_epoch=1)
+    optimizer = SBS(network.parameters())
     assert optimizer.state[network[0].weight] == {}
     assert optimizer.steps == 0
     optimizer.new_epoch()
@@ -139,9 +139,8 @@ def test_a_step_that_grad_scaler_skips_does_not_count(device: str) -> None:
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
 def test_a_nonfinite_gradient_anywhere_changes_nothing(value: float, device: str) -> None:
     spoiled, clean = (small_network(device=device) for _ in range(2))
-    options = {"momentum": 0.9, "steps_per_epoch": 2}
-    optimizer = SBS(spoiled.parameters(), weight_decay=0.1, **options)
-    reference = SBS(clean.parameters(), weight_decay=0.1, **options)
+    optimizer = SBS(spoiled.parameters(), weight_decay=0.1, momentum=0.9)
+    reference = SBS(clean.parameters(), weight_decay=0.1, momentum=0.9)
     spots = {1: 0, 2: -1, 5: 3}
     for step in range(6):
         backward(spoiled, step)
@@ -281,7 +280,7 @@ def test_the_watch_on_host_reads_works() -> None:
 @pytest.mark.parametrize("tensor_lr", [False, True])
 @pytest.mark.parametrize(
     "options",
-    [{}, {"momentum": 0.9, "nesterov": True}, {"probability": 0.5}, {"steps_per_epoch": 2}],
+    [{}, {"momentum": 0.9, "nesterov": True}, {"probability": 0.5}],
     ids=str,
 )
 def test_a_step_never_waits_for_the_device(tensor_lr: bool, options: dict, device: str) -> None:
@@ -302,7 +301,7 @@ def test_a_step_never_waits_for_the_device(tensor_lr: bool, options: dict, devic
         {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
         {"momentum": 0.9, "lr_scaling": "linear"},
         {"probability": 0.5, "maximize": True},
-        {"steps_per_epoch": 2, "cross_layer": "weighted"},
+        {"cross_layer": "weighted"},
         {"skip_nonfinite": False, "cross_layer": "mean"},
     ],
     ids=str,

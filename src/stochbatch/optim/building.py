@@ -139,7 +139,7 @@ def _load() -> Library | UnavailableError:
     integer, pointer = ctypes.c_int64, ctypes.c_void_p
     found.step.argtypes = [
         *(integer, pointer, pointer, pointer),  # number of layers, Memory, Facts, Options
-        *(ctypes.c_uint64, pointer, pointer, integer),  # seed, step, skipped steps, period
+        *(ctypes.c_uint64, pointer, pointer),  # seed, step, skipped steps
         *(ctypes.c_int, ctypes.c_int),  # skip_nonfinite, threads
         *(pointer, pointer),  # of whole tensors, if layers are parts: Sums, and where to put Seen
     ]

@@ -109,8 +109,8 @@ _NUMBERS = itertools.count()
 
 
 def _dispatch(*arguments: Any) -> tuple[Tensor, Tensor]:
-    now, _, index, _, chances, verdict, _, rule = arguments
-    forms = (now.momentum_buffer is None, type(index), type(chances), verdict.epoch_over is None)
+    now, _, index, _, chances, _, _, rule = arguments
+    forms = (now.momentum_buffer is None, type(index), type(chances))
     return _compiled_for((rule, now.weight.device, now.weight.dtype, *forms))(*arguments)
 
 
@@ -141,7 +141,6 @@ class Variant(NamedTuple):
     rule: Rule
     momentum: bool
     fixed: bool
-    epochs: bool
     form: str
     """Which index: ``"bundle"``, ``"contiguous"`` or ``"strided"``."""
 
@@ -162,7 +161,6 @@ def variants(layers: Sequence[Layer], roster: Roster) -> set[Variant]:
                 layer.rule,
                 bool(group["momentum"]),
                 group["probability"] is not None,
-                group["steps_per_epoch"] is not None,
                 form,
             )
         )
@@ -188,7 +186,7 @@ def _move_nobody(variant: Variant) -> None:
     now = Scalars(weight, mean, batches, buffer if variant.momentum else None)
     zero, no = mean.new_zeros(()), torch.zeros((), dtype=torch.bool, device=device)
     word = no.to(torch.int32)
-    verdict = Verdict(no, no, no if variant.epochs else None)
+    verdict = Verdict(no, no)
     chances = zero if variant.fixed else Scores(zero, zero, zero)
     index: Tensor | Strides | None = None
     if variant.form == "bundle":

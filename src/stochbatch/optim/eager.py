@@ -36,10 +36,9 @@ from stochbatch.optim.state import TALLY
 from stochbatch.optim.update import Rates, Scalars, Verdict, advance
 
 
-def judge(layers: Sequence[Layer], moments: Moments, step: Tensor) -> Verdict:
-    """Decide whether the step counts and whether it ends an epoch."""
-    group = layers[0].group
-    if group["skip_nonfinite"]:
+def judge(layers: Sequence[Layer], moments: Moments) -> Verdict:
+    """Decide whether the step counts."""
+    if layers[0].group["skip_nonfinite"]:
         counts = moments.all_finite()
         nonfinite = ~counts
     else:
@@ -50,9 +49,7 @@ def judge(layers: Sequence[Layer], moments: Moments, step: Tensor) -> Verdict:
     idle = _all_zero([layer.group["lr"] for layer in layers], counts)
     if idle is not None:
         counts = counts & ~(idle & moments.all_zero())
-    period = group["steps_per_epoch"]
-    epoch_over = None if period is None else counts & ((step + 1) % period == 0)
-    return Verdict(counts, nonfinite, epoch_over)
+    return Verdict(counts, nonfinite)
 
 
 def _all_zero(rates: Sequence[float | Tensor], like: Tensor) -> Tensor | None:
@@ -266,7 +263,7 @@ def take_step(
         mover: the compiled function that moves vectors, if there is one.
     """
     moments = measured(sums_of_grads, roster.layers.size)
-    verdict = judge(layers, moments, number)
+    verdict = judge(layers, moments)
     scores = layer_scores(moments, roster.layers)
     dtypes = {compute_dtype(layer.grad.dtype) for layer in layers}
     in_dtypes = {dtype: scores.in_dtype(dtype) for dtype in dtypes}

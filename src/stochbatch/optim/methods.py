@@ -139,7 +139,7 @@ METHODS.add("sgd", "Stochastic gradient descent.", Method("SGD", torch.optim.SGD
 METHODS.add(
     "sbs",
     "Stochastic batch size: every weight its own, random, adaptive batch size.",
-    Method("SBS", SBS, hidden=("steps_per_epoch",), by_kind=True),
+    Method("SBS", SBS, by_kind=True),
 )
 METHODS.add(
     "dropout",

@@ -415,15 +415,12 @@ extern "C" void sbs_measure(int64_t count, const Memory *memory, const Facts *fa
   std::memcpy(result, sums.data(), sums.size() * sizeof(Sums));
 }
 
-enum Verdict { kCounts = 1, kNonfinite = 2, kEpochOver = 4 };
-
-// Take one step; return the verdict. For layers that are parts of tensors: `known` has sum and
+// Take one step; return whether it counts. For layers that are parts of tensors: `known` has sum and
 // squared deviations of the whole ones, and `seen_here`, which receives the sums of
 // probabilities and batches, is written instead of the tallies.
 extern "C" int sbs_step(int64_t count, const Memory *memory, const Facts *facts,
                         const Options *options, uint64_t seed, int64_t *step, int64_t *skipped,
-                        int64_t period, int skip_nonfinite, int threads, const Sums *known,
-                        Seen *seen_here) {
+                        int skip_nonfinite, int threads, const Sums *known, Seen *seen_here) {
   const std::vector<Chunk> chunks = divide(count, facts);
   const int64_t pieces = static_cast<int64_t>(chunks.size());
   const std::vector<Sums> sums = known ? std::vector<Sums>(known, known + count)
@@ -439,8 +436,7 @@ extern "C" int sbs_step(int64_t count, const Memory *memory, const Facts *facts,
 
   const bool bad = skip_nonfinite && !finite;
   *skipped += bad;
-  if (bad || still) return bad ? kNonfinite : 0;  // nothing moves when the step does not count
-  const bool over = period > 0 && (*step + 1) % period == 0;
+  if (bad || still) return 0;  // nothing moves when the step does not count
   const uint64_t now = static_cast<uint64_t>(*step);
   *step += 1;
 
@@ -494,10 +490,6 @@ extern "C" int sbs_step(int64_t count, const Memory *memory, const Facts *facts,
       all.chances += part.chances;
       all.batches += part.batches;
     }
-    if (over) {
-      std::fill_n(memory[c.layer].grad_mean + c.start, c.length, 0.0f);
-      std::fill_n(memory[c.layer].batches + c.start, c.length, 1);
-    }
     seen[i] = all;
   });
 
@@ -516,5 +508,5 @@ extern "C" int sbs_step(int64_t count, const Memory *memory, const Facts *facts,
     tally[1] += (chance - tally[1]) / tally[0];
     tally[2] += (static_cast<float>(totals[l].batches / n) - tally[2]) / tally[0];
   }
-  return kCounts | (over ? kEpochOver : 0);
+  return 1;
 }

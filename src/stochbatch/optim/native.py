@@ -35,7 +35,6 @@ from stochbatch.optim.state import (
 _CPU = torch.device("cpu")
 _TYPES = (Tensor, torch.nn.Parameter)
 _FLOAT, _STRIDED = torch.float32, torch.strided
-COUNTS, EPOCH_OVER = 1, 4  # bits of the C function's answer
 
 
 _C_FLOATS = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
@@ -108,14 +107,6 @@ def _all_float32(groups: Sequence[dict[str, Any]]) -> bool:
     )
 
 
-class Taken(NamedTuple):
-    """What is known of a step that was taken."""
-
-    epoch_over: bool
-    moved: list[dict[str, Tensor]]
-    """The states of the parameters that had a gradient."""
-
-
 def _step(
     groups: Sequence[dict[str, Any]],
     count: int,
@@ -124,10 +115,10 @@ def _step(
     counters: Counters,
     known: int | None = None,
     seen: int | None = None,
-) -> int:
+) -> bool:
     options = array("d", [field for group in groups for field in _options(group)])
     first = groups[0]
-    answer: int = library().step(
+    counts = library().step(
         count,
         memory.buffer_info()[0],
         facts.buffer_info()[0],
@@ -135,13 +126,12 @@ def _step(
         first["seed"],
         counters.step.data_ptr(),
         counters.skipped_steps.data_ptr(),
-        first["steps_per_epoch"] or 0,
         first["skip_nonfinite"],
         torch.get_num_threads(),
         known,
         seen,
     )
-    return answer
+    return bool(counts)
 
 
 class NativeParts:
@@ -183,15 +173,15 @@ class NativeParts:
         )
         return result.T
 
-    def take(self, sums: Tensor, counters: Counters) -> tuple[int, Tensor]:
+    def take(self, sums: Tensor, counters: Counters) -> tuple[bool, Tensor]:
         """Take the step, given the sums of the whole tensors.
 
         Returns:
-            The bits of the verdict; sums of probabilities and batches, one row a layer.
+            Whether it counts; sums of probabilities and batches, one row a layer.
         """
         known = sums.T.contiguous()
         seen = torch.zeros(len(self.layers), 2, dtype=torch.float64, device=_CPU)
-        answer = _step(
+        counts = _step(
             self.groups,
             len(self.layers),
             self._memory,
@@ -201,7 +191,7 @@ class NativeParts:
             seen.data_ptr(),
         )
         torch.autograd.graph.increment_version([layer.weight for layer in self.layers])
-        return answer, seen
+        return counts, seen
 
 
 def can_move(layers: Sequence[Layer], counters: Counters) -> bool:
@@ -247,21 +237,20 @@ class NativeStep:
         self,
         groups: Sequence[dict[str, Any]],
         states: MutableMapping[Tensor, dict[str, Tensor]],
-    ) -> Taken | None:
-        """Take a step, or return None if it cannot, with nothing changed."""
+    ) -> bool:
+        """Take a step, or return False if it cannot, with nothing changed."""
         gathered = self._gather(groups, states)
         if gathered is None and self._settle(groups, states):
             gathered = self._gather(groups, states)
         if gathered is None:
-            return None
+            return False
         if gathered.present:
             if not gathered.moved[0][STEP].is_cpu:  # others moved, on another device
-                return None
+                return False
             counters = Counters(gathered.moved[0][STEP], gathered.moved[0][SKIPPED_STEPS])
-            answer = self._call(groups, gathered.present, gathered.where, counters)
+            self._call(groups, gathered.present, gathered.where, counters)
             torch.autograd.graph.increment_version(gathered.weights)
-            return Taken(bool(answer & EPOCH_OVER), gathered.moved)
-        return Taken(False, [])
+        return True
 
     def _gather(
         self,
@@ -364,9 +353,9 @@ class NativeStep:
         present: list[int],
         where: list[int],
         counters: Counters,
-    ) -> int:
+    ) -> None:
         memory, facts = array("q", where), self._layer_facts(groups, present)
-        return _step(groups, len(present), memory, facts, counters)
+        _step(groups, len(present), memory, facts, counters)
 
     def _layer_facts(self, groups: Sequence[dict[str, Any]], present: list[int]) -> array[int]:
         """Return the fields of ``Facts`` in native.cpp, one row a layer."""

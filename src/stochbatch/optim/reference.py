@@ -90,7 +90,6 @@ class ReferenceSBS:
         nesterov: bool = False,
         weight_decay: float = 0.0,
         maximize: bool = False,
-        steps_per_epoch: int | None = None,
         seed: int = 0,
     ) -> None:
         self.weights = weights
@@ -101,7 +100,6 @@ class ReferenceSBS:
         self.linear = lr_scaling == "linear"
         self.momentum, self.nesterov = momentum, nesterov
         self.weight_decay, self.maximize = weight_decay, maximize
-        self.steps_per_epoch = steps_per_epoch
         self.seed = seed
         self.steps = 0
         self.buffer = [[0.0] * len(layer) for layer in weights]
@@ -126,8 +124,6 @@ class ReferenceSBS:
             for j, g in enumerate(grad):
                 self._scalar(layer, j, g, u[j] < p[layer][j])
         self.steps += 1
-        if self.steps_per_epoch and self.steps % self.steps_per_epoch == 0:
-            self.new_epoch()
 
     def _scalar(self, layer: int, j: int, g: float, chi: bool) -> None:
         w, k = self.weights[layer][j], self.batches[layer][j]

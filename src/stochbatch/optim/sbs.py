@@ -14,7 +14,7 @@ from stochbatch.optim import compiled
 from stochbatch.optim.checked import CheckedOptimizer, Member, call_closure
 from stochbatch.optim.eager import local_sums, take_step
 from stochbatch.optim.fusing import UnavailableError, give_up, wanted
-from stochbatch.optim.native import COUNTS, EPOCH_OVER, NativeParts, NativeStep, can_move
+from stochbatch.optim.native import NativeParts, NativeStep, can_move
 from stochbatch.optim.options import check_nesterov, check_options
 from stochbatch.optim.parts import Parts
 from stochbatch.optim.probability import CrossLayer
@@ -37,7 +37,7 @@ from stochbatch.optim.state import (
     complete_state,
     counters_of,
 )
-from stochbatch.optim.update import LrScaling, Verdict
+from stochbatch.optim.update import LrScaling
 
 
 class SBS(CheckedOptimizer):
@@ -76,8 +76,6 @@ class SBS(CheckedOptimizer):
         nesterov: Nesterov momentum, as in ``torch.optim.SGD``.
         weight_decay: L2 penalty; enters the average, not the statistics.
         maximize: ascend instead of descend.
-        steps_per_epoch*: forget the averages after every so many steps, as the article
-            does at each epoch; None: only when :meth:`new_epoch` is called.
         seed*: seed of the coins, in [0, 2**64).
         skip_nonfinite*: a step with an inf or NaN in any gradient changes nothing but
             ``skipped_steps``.
@@ -100,7 +98,7 @@ class SBS(CheckedOptimizer):
 
     slots = SLOTS
     retired_settings: ClassVar = {"momentum_mode": "lazy"}
-    whole = ("seed", "steps_per_epoch", "skip_nonfinite", "fused")
+    whole = ("seed", "skip_nonfinite", "fused")
     sharded = True
     _check_options = staticmethod(check_options)
     _check_sense = staticmethod(check_nesterov)
@@ -119,7 +117,6 @@ class SBS(CheckedOptimizer):
         nesterov: bool = False,
         weight_decay: float = 0.0,
         maximize: bool = False,
-        steps_per_epoch: int | None = None,
         seed: int = 0,
         skip_nonfinite: bool = True,
         fused: bool | None = None,
@@ -135,7 +132,6 @@ class SBS(CheckedOptimizer):
             "nesterov": nesterov,
             "weight_decay": weight_decay,
             "maximize": maximize,
-            "steps_per_epoch": steps_per_epoch,
             "seed": seed,
             "skip_nonfinite": skip_nonfinite,
             "fused": fused,
@@ -177,12 +173,8 @@ class SBS(CheckedOptimizer):
 
     def _advance(self) -> None:
         wanted = self._native.wanted(self.param_groups)
-        if wanted and not self._parts:
-            taken = self._native.take(self.param_groups, self.state)
-            if taken is not None:
-                if taken.epoch_over:
-                    self._end_epoch_of_others(taken.moved, torch.tensor(True, device="cpu"))
-                return
+        if wanted and not self._parts and self._native.take(self.param_groups, self.state):
+            return
         ready = [entry for entry in self._ready() if entry.tensor.numel()]
         if not ready:
             self._parts.listen()
@@ -198,9 +190,7 @@ class SBS(CheckedOptimizer):
             self.state[entry.tensor] = layer.state
             complete_state(layer.state, layer.parameter, counters, bool(entry.group["momentum"]))
         roster = call_roster(layers, self._rosters)
-        verdict = (self._take_native if native else self._take)(layers, roster, counters)
-        if verdict.epoch_over is not None:
-            self._end_epoch_of_others([layer.state for layer in layers], verdict.epoch_over)
+        (self._take_native if native else self._take)(layers, roster, counters)
 
     def _counters_beside(self, layers: Sequence[Layer]) -> Counters:
         """Return the counters; after a network has moved to another device, they follow once."""
@@ -219,7 +209,7 @@ class SBS(CheckedOptimizer):
             self._found_parts = Parts(self._members())
         return self._found_parts
 
-    def _take(self, layers: list[Layer], roster: Roster, counters: Counters) -> Verdict:
+    def _take(self, layers: list[Layer], roster: Roster, counters: Counters) -> None:
         mover = self._mover(layers, roster)
         sums = self._parts.whole_sums(layers, roster, local_sums(layers, roster, mover))
         number = counters.step.to(layers[0].grad.device)
@@ -227,17 +217,12 @@ class SBS(CheckedOptimizer):
         self._parts.tell(layers, roster, seen, verdict.counts)
         counters.step.add_(verdict.counts.to(counters.step.device))
         counters.skipped_steps.add_(verdict.nonfinite.to(counters.step.device))
-        return verdict
 
-    def _take_native(self, layers: list[Layer], roster: Roster, counters: Counters) -> Verdict:
+    def _take_native(self, layers: list[Layer], roster: Roster, counters: Counters) -> None:
         step = NativeParts(self.param_groups, layers)
         sums = self._parts.whole_sums(layers, roster, step.sums())
-        answer, seen = step.take(sums, counters)
-        counts, over = (
-            torch.tensor(bool(answer & bit), device="cpu") for bit in (COUNTS, EPOCH_OVER)
-        )
-        self._parts.tell(layers, roster, seen, counts)
-        return Verdict(counts, ~counts, over if answer & EPOCH_OVER else None)
+        counts, seen = step.take(sums, counters)
+        self._parts.tell(layers, roster, seen, torch.tensor(counts, device="cpu"))
 
     def _mover(self, layers: list[Layer], roster: Roster) -> compiled.Mover | None:
         """Return the compiled mover of vectors for a step that is not native, if there is one."""
@@ -257,15 +242,6 @@ class SBS(CheckedOptimizer):
                 "fused=True needs plain, dense float32 parameters on the CPU, contiguous or "
                 "channels-last, or parameters on a GPU: use fused=None"
             )
-
-    def _end_epoch_of_others(self, moved: list[dict[str, Tensor]], over: Tensor) -> None:
-        """Forget the averages of parameters that had no gradient in an epoch's last step."""
-        seen = {id(state) for state in moved}
-        for state in self._filled():
-            if id(state) not in seen:
-                mean, batches = local(state[GRAD_MEAN]), local(state[BATCHES])
-                mean.masked_fill_(over.to(mean.device), 0)
-                batches.masked_fill_(over.to(batches.device), 1)
 
     def _layer(self, entry: Member) -> Layer:
         """Return what moves in this step; nothing is changed, as it may yet be refused."""

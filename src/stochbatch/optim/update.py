@@ -56,13 +56,10 @@ class Verdict(NamedTuple):
     """Whether the step counts at all; if not, everything stays as it was."""
     nonfinite: Tensor
     """Whether it does not count because a gradient has an inf or a NaN."""
-    epoch_over: Tensor | None
-    """Whether it counts and ends an epoch; None when nobody counts epochs."""
 
     def on(self, device: torch.device) -> Verdict:
         """Return the verdict as tensors of another device."""
-        epoch_over = None if self.epoch_over is None else self.epoch_over.to(device)
-        return Verdict(self.counts.to(device), self.nonfinite.to(device), epoch_over)
+        return Verdict(self.counts.to(device), self.nonfinite.to(device))
 
 
 def advance(
@@ -89,7 +86,7 @@ def advance(
     grad = grad.to(dtype)
     p = probability(grad, *chances) if isinstance(chances, Scores) else chances
     now = Scalars(now.weight.to(dtype), now.grad_mean, now.batches, now.momentum_buffer)
-    return update(now, grad, uniforms < p, verdict.counts, verdict.epoch_over, rates, rule), p
+    return update(now, grad, uniforms < p, verdict.counts, rates, rule), p
 
 
 def update(
@@ -97,7 +94,6 @@ def update(
     grad: Tensor,
     chi: Tensor,
     counts: Tensor,
-    epoch_over: Tensor | None,
     rates: Rates,
     rule: Rule,
 ) -> Scalars:
@@ -108,7 +104,6 @@ def update(
         grad: gradient of the universal batch.
         chi: whether each scalar's coin came up.
         counts: whether the step counts at all; if not, everything stays as it was.
-        epoch_over: whether the step counts and ends an epoch; None when nobody counts epochs.
         rates: the options that are numbers.
         rule: the other options.
     """
@@ -129,7 +124,7 @@ def update(
         direction = direction * batches
     weight = _plus(weight, _only(drawn, direction), rates.lr, -1)
 
-    resting = ~drawn if epoch_over is None else ~(drawn | _as_mask(epoch_over, weight))
+    resting = ~drawn
     grad_mean = torch.where(counts, _only(resting, mean), grad_mean)
     batches = (batches & resting.to(batches.dtype)).add_(counts)
     return Scalars(weight, grad_mean, batches, buffer)
