@@ -20,12 +20,7 @@ from stochbatch.optim.parts import Parts
 from stochbatch.optim.probability import CrossLayer
 from stochbatch.optim.report import LayerReport, LayerRow
 from stochbatch.optim.roster import Layer, Roster, call_roster
-from stochbatch.optim.shards import (
-    is_sharded,
-    local,
-    local_grad,
-    refuse_a_share_of_the_parameters,
-)
+from stochbatch.optim.shards import is_sharded, local, local_grad
 from stochbatch.optim.slots import STEP, real_grad, real_view
 from stochbatch.optim.state import (
     BATCHES,
@@ -137,7 +132,6 @@ class SBS(CheckedOptimizer):
             "fused": fused,
         }
         self._forget_what_can_be_found_again()
-        refuse_a_share_of_the_parameters()
         super().__init__(params, defaults)
 
     def _forget_what_can_be_found_again(self) -> None:
