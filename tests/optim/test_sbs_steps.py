@@ -4,7 +4,6 @@ it is steered as SGD is, a step that must not count does not count, no step wait
 import contextlib
 import copy
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -232,25 +231,14 @@ def test_layers_that_take_turns_are_described_once(monkeypatch) -> None:
     assert optimizer.steps == 8 + len(weights)
 
 
-def test_counters_follow_a_network_to_another_device() -> None:
-    weights = [nn.Parameter(torch.ones(3)) for _ in range(3)]
-    optimizer = SBS(weights)
-    for weight in weights[:2]:
-        weight.grad = torch.ones(3)
+def test_a_parameter_that_moved_to_another_device_is_refused() -> None:
+    weight = nn.Parameter(torch.ones(3))
+    optimizer = SBS([weight])
+    weight.grad = torch.ones(3)
     optimizer.step()
-    here, there = (
-        [SimpleNamespace(grad=torch.empty(3, device=device))] for device in ("cpu", "meta")
-    )
-    before = optimizer._counters_beside(here)
-    assert before.step is optimizer.state[weights[0]]["step"]
-    assert optimizer._counters_beside([*there, *here]).step is before.step  # beside one of them
-    moved = optimizer._counters_beside(there)
-    assert moved.step.device.type == moved.skipped_steps.device.type == "meta"
-    for weight in weights[:2]:
-        assert optimizer.state[weight]["step"] is moved.step
-        assert optimizer.state[weight]["skipped_steps"] is moved.skipped_steps
-    assert weights[2] not in optimizer.state
-    assert optimizer._counters_beside(there).step is moved.step
+    optimizer.state[weight]["grad_mean"] = torch.zeros(3, device="meta")
+    with pytest.raises(RuntimeError, match="moved from meta to cpu, its state has not"):
+        optimizer.step()
 
 
 class _HostReads(TorchDispatchMode):

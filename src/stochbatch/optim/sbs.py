@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from typing import Any, ClassVar, overload
 
 import torch
@@ -21,7 +21,7 @@ from stochbatch.optim.probability import CrossLayer
 from stochbatch.optim.report import LayerReport, LayerRow
 from stochbatch.optim.roster import Layer, Roster, call_roster
 from stochbatch.optim.shards import is_sharded, local, local_grad
-from stochbatch.optim.slots import STEP, real_grad, real_view
+from stochbatch.optim.slots import real_grad, real_view
 from stochbatch.optim.state import (
     BATCHES,
     GRAD_MEAN,
@@ -174,7 +174,7 @@ class SBS(CheckedOptimizer):
             self._parts.listen()
             return
         layers = [self._layer(entry) for entry in ready]
-        counters = self._counters_beside(layers)
+        counters = counters_of(self.state, layers[0].grad.device)
         # Beside parts even whole tensors move here: their step is that of all processes.
         divided = bool(self._parts) or any(is_sharded(entry.tensor) for entry in ready)
         native = wanted and divided and can_move(layers, counters)
@@ -185,17 +185,6 @@ class SBS(CheckedOptimizer):
             complete_state(layer.state, layer.parameter, counters, bool(entry.group["momentum"]))
         roster = call_roster(layers, self._rosters)
         (self._take_native if native else self._take)(layers, roster, counters)
-
-    def _counters_beside(self, layers: Sequence[Layer]) -> Counters:
-        """Return the counters; after a network has moved to another device, they follow once."""
-        home = layers[0].grad.device
-        found = counters_of(self.state, home)
-        if found.step.device in {layer.grad.device for layer in layers}:
-            return found
-        moved = Counters(*(counter.to(home) for counter in found))
-        for state in self._filled():
-            state[STEP], state[SKIPPED_STEPS] = moved
-        return moved
 
     @property
     def _parts(self) -> Parts:
