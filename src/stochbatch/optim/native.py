@@ -6,7 +6,6 @@ to the last bit. Where it cannot be built or does not apply, the eager step runs
 
 from __future__ import annotations
 
-import ctypes
 from array import array
 from collections.abc import MutableMapping, Sequence
 from typing import Any, NamedTuple
@@ -37,23 +36,11 @@ _TYPES = (Tensor, torch.nn.Parameter)
 _FLOAT, _STRIDED = torch.float32, torch.strided
 
 
-_C_FLOATS = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
-
-
-def _number(value: float | Tensor) -> float:
-    """Return a number that may be in a tensor; one on the CPU is read where it lies."""
-    if not isinstance(value, Tensor):
-        return value
-    if value.is_cpu and value.dtype in _C_FLOATS:
-        return float(_C_FLOATS[value.dtype].from_address(value.data_ptr()).value)
-    return float(value)
-
-
 def _options(group: dict[str, Any]) -> tuple[float, ...]:
     """Return the fields of ``Options`` in native.cpp."""
     fixed = group["probability"]
     return (
-        _number(group["lr"]),
+        float(group["lr"]),
         group["alpha"],
         group["lambd"],
         -1.0 if fixed is None else fixed,
