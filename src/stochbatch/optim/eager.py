@@ -71,17 +71,14 @@ class _Coins:
         self.step = step
         self.keys: dict[int, tuple[Tensor, Tensor]] = {0: keys}
 
-    def keys_of(self, block: int | Tensor) -> tuple[Tensor, Tensor]:
-        if isinstance(block, int) and block in self.keys:
-            return self.keys[block]
-        device = self.layer.grad.device
-        dimensions = block.dim() if isinstance(block, Tensor) else 0
-        index = torch.full((1,) * dimensions, self.layer.index, device=device)
-        roots = stream_roots(self.layer.group["seed"], index, block)
-        first, second = stream_keys(roots, self.step.to(device)).unbind()
-        if isinstance(block, int):
+    def keys_of(self, block: int) -> tuple[Tensor, Tensor]:
+        if block not in self.keys:
+            device = self.layer.grad.device
+            index = torch.full((), self.layer.index, device=device)
+            roots = stream_roots(self.layer.group["seed"], index, block)
+            first, second = stream_keys(roots, self.step.to(device)).unbind()
             self.keys = {block: (first, second)}
-        return first, second
+        return self.keys[block]
 
     def uniform(self, piece: Piece, index: ElementIndex, dtype: torch.dtype) -> Tensor:
         return uniform_at(index.low(piece), *self.keys_of(index.block(piece)), dtype)
