@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from stochbatch.optim import compiled
 from stochbatch.optim.coins import BLOCK_BITS, stream_keys, stream_roots, uniform_at
-from stochbatch.optim.compiled import LARGEST, Mover, strides_of, whole_moments
 from stochbatch.optim.pieces import (
     ElementIndex,
     MemoryLayout,
@@ -91,8 +91,8 @@ class _Step(NamedTuple):
     verdict: Verdict
     scores: dict[torch.dtype, Scores]
     keys: Tensor
-    mover: Mover | None
-    """The compiled function that moves vectors; None for eager steps."""
+    compiles: bool
+    """Whether a compiled function moves vectors."""
 
 
 def _tensor(number: float | Tensor, layer: Layer) -> Tensor:
@@ -114,7 +114,7 @@ def _common_layout(layer: Layer) -> MemoryLayout | None:
         return None
     if window and window.offset >> BLOCK_BITS != window.last >> BLOCK_BITS:
         return None
-    return memory_layout(tensors[0], window) if tensors[0].numel() <= LARGEST else None
+    return memory_layout(tensors[0], window) if tensors[0].numel() <= compiled.LARGEST else None
 
 
 def _move_one(layer: Layer, place: int, step: _Step, index: ElementIndex) -> Tensor:
@@ -124,14 +124,14 @@ def _move_one(layer: Layer, place: int, step: _Step, index: ElementIndex) -> Ten
     scores = Scores(*(vector[place].to(device) for vector in step.scores[dtype]))
     first, second = step.keys[:, place].to(device)
     coins = _Coins(layer, (first, second), step.number)
-    layout = _common_layout(layer) if step.mover else None
-    if step.mover and layout:
+    layout = _common_layout(layer) if step.compiles else None
+    if layout:
         first, second = coins.keys_of(layout.offset >> BLOCK_BITS)
         weight, grad, *memory = (memory_vector(tensor) for tensor in layer.tensors())
-        sums = step.mover(
+        sums = compiled.move(
             Scalars(weight, *memory),
             grad,
-            strides_of(layout, device),
+            compiled.strides_of(layout, device),
             (first, second),
             scores if fixed is None else _tensor(fixed, layer),
             step.verdict.on(device),
@@ -173,10 +173,10 @@ def _move_together(layers: Sequence[Layer], bundle: Bundle, step: _Step) -> Tens
     first, second = step.keys.to(device)[:, bundle.owner]
     now, verdict, chance = Scalars(weight, *memory), step.verdict.on(device), fixed
     after, batches = now, memory[1]
-    if step.mover:  # which moves them in place
+    if step.compiles:  # in place
         chances = scores if fixed is None else _tensor(fixed, head)
         rates = _as_tensors(head.rates, head)
-        chance, batches = step.mover(
+        chance, batches = compiled.move(
             now, grad, bundle.low, (first, second), chances, verdict, rates, head.rule
         )
     else:
@@ -237,10 +237,10 @@ class Taken(NamedTuple):
     """Of the probabilities and of the batches of what moved here, one row a layer."""
 
 
-def local_sums(layers: Sequence[Layer], roster: Roster, mover: Mover | None) -> Tensor:
+def local_sums(layers: Sequence[Layer], roster: Roster, compiles: bool) -> Tensor:
     """Return sum and sum of squared deviations of |g| of what is here of each layer."""
     grads, like = [layer.grad for layer in layers], roster.layers.size
-    return add_up(grads, like, whole_moments) if mover else add_up(grads, like)
+    return add_up(grads, like, compiled.whole_moments) if compiles else add_up(grads, like)
 
 
 def take_step(
@@ -248,7 +248,7 @@ def take_step(
     roster: Roster,
     number: Tensor,
     sums_of_grads: Tensor,
-    mover: Mover | None = None,
+    compiles: bool,
 ) -> Taken:
     """Move the scalars of all layers (none of them empty as a whole).
 
@@ -257,14 +257,14 @@ def take_step(
         roster: facts about them.
         number: the step's.
         sums_of_grads: what `local_sums` says of the whole layers.
-        mover: the compiled function that moves vectors, if there is one.
+        compiles: whether a compiled function moves vectors.
     """
     moments = measured(sums_of_grads, roster.layers.size)
     verdict = judge(layers, moments)
     scores = layer_scores(moments, roster.layers)
     dtypes = {compute_dtype(layer.grad.dtype) for layer in layers}
     in_dtypes = {dtype: scores.in_dtype(dtype) for dtype in dtypes}
-    step = _Step(number, verdict, in_dtypes, stream_keys(roster.roots, number), mover)
+    step = _Step(number, verdict, in_dtypes, stream_keys(roster.roots, number), compiles)
     indices = {device: ElementIndex(device) for device in {x.grad.device for x in layers}}
     sums: dict[int, Tensor] = {}
     for place in roster.single:

@@ -13,7 +13,7 @@ from torch.optim.optimizer import ParamsT
 from stochbatch.optim import compiled
 from stochbatch.optim.checked import CheckedOptimizer, Member, call_closure
 from stochbatch.optim.eager import local_sums, take_step
-from stochbatch.optim.fusing import UnavailableError, give_up, wanted
+from stochbatch.optim.fusing import wanted
 from stochbatch.optim.native import NativeParts, NativeStep, can_move
 from stochbatch.optim.options import check_nesterov, check_options
 from stochbatch.optim.parts import Parts
@@ -193,10 +193,15 @@ class SBS(CheckedOptimizer):
         return self._found_parts
 
     def _take(self, layers: list[Layer], roster: Roster, counters: Counters) -> None:
-        mover = self._mover(layers, roster)
-        sums = self._parts.whole_sums(layers, roster, local_sums(layers, roster, mover))
+        fused = self.param_groups[0]["fused"]
+        if self._compiles is None:
+            self._compiles = wanted(self.param_groups, compiled.DEVICES)
+        compiles = self._compiles and compiled.works(fused)
+        sums = self._parts.whole_sums(layers, roster, local_sums(layers, roster, compiles))
         number = counters.step.to(layers[0].grad.device)
-        verdict, seen = take_step(layers, roster, number, sums, mover)
+        # Where no compiler works, that has shown by now, before anything moves.
+        compiles = compiles and compiled.works(fused)
+        verdict, seen = take_step(layers, roster, number, sums, compiles)
         self._parts.tell(layers, roster, seen, verdict.counts)
         counters.step.add_(verdict.counts.to(counters.step.device))
         counters.skipped_steps.add_(verdict.nonfinite.to(counters.step.device))
@@ -206,18 +211,6 @@ class SBS(CheckedOptimizer):
         sums = self._parts.whole_sums(layers, roster, step.sums())
         counts, seen = step.take(sums, counters)
         self._parts.tell(layers, roster, seen, torch.tensor(counts, device="cpu"))
-
-    def _mover(self, layers: list[Layer], roster: Roster) -> compiled.Mover | None:
-        """Return the compiled mover of vectors for a step that is not native, if there is one."""
-        if self._compiles is None:
-            self._compiles = wanted(self.param_groups, compiled.DEVICES)
-        if self._compiles:
-            try:
-                return compiled.mover(compiled.variants(layers, roster))
-            except UnavailableError as reason:
-                self._compiles = False
-                give_up(self.param_groups[0]["fused"], reason)
-        return None
 
     def _refuse_if_told_to_fuse(self) -> None:
         if self.param_groups[0]["fused"] and not wanted(self.param_groups, compiled.DEVICES):
