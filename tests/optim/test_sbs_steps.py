@@ -12,12 +12,13 @@ from torch.optim import lr_scheduler as schedulers
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stochbatch import SBS, param_groups
-from stochbatch.optim import fusing, roster
+from stochbatch.optim import roster
 from tests.optim.networks import (
     backward,
     batch,
     same_weights,
     small_network,
+    take_eager_steps,
     train,
 )
 from tests.optim.test_contract import SCHEDULERS
@@ -26,8 +27,8 @@ from tests.optim.test_contract import SCHEDULERS
 @pytest.fixture(autouse=True, params=["eager", "native"])
 def _path(request: pytest.FixtureRequest, monkeypatch) -> None:
     """Run every test here on eager steps and on compiled ones (where those apply)."""
-    size = 0 if request.param == "native" else 1 << 62
-    monkeypatch.setattr(fusing, "WORTH_BUILDING", size)
+    if request.param == "eager":
+        take_eager_steps(monkeypatch)
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)

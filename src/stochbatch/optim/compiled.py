@@ -10,20 +10,23 @@ from __future__ import annotations
 
 import itertools
 import types
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from stochbatch.optim.coins import as_int32, uniform_at
-from stochbatch.optim.fusing import UnavailableError, give_up
+from stochbatch.optim.fusing import UnavailableError, give_up, wanted
 from stochbatch.optim.pieces import MemoryLayout, memory_layout, memory_vector
 from stochbatch.optim.probability import Scores, accumulation_dtype
 from stochbatch.optim.update import Rates, Rule, Scalars, Verdict, advance
 
 DEVICES = ("cuda", "xpu")
 """Types of device for which steps are compiled."""
+
+WORTH_COMPILING = 1 << 14
+"""Number of scalars from which on steps are compiled, unless ``fused`` is True."""
 
 LARGEST = 1 << 31
 """Layers with more scalars are moved piece by piece: their indices need more than one word."""
@@ -145,6 +148,12 @@ def whole_moments(grad: Tensor) -> Tensor:
     vector = memory_vector(grad) if dense else grad.reshape(-1)
     result: Tensor = _call((grad.device, grad.dtype), _moments_of_vector, vector)
     return result
+
+
+def worthwhile(groups: Sequence[dict[str, Any]]) -> bool:
+    """Return whether to compile the steps of these groups."""
+    sizes = (weight.numel() for group in groups for weight in group["params"])
+    return wanted(groups, DEVICES) and (groups[0]["fused"] or sum(sizes) >= WORTH_COMPILING)
 
 
 def works(fused: bool | None) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from stochbatch.optim.building import library
+from stochbatch.optim.building import library, ready
 from stochbatch.optim.fusing import UnavailableError, give_up, wanted
 from stochbatch.optim.kinds import KINDS, kind_by_shape
 from stochbatch.optim.pieces import memory_layout
@@ -211,6 +211,8 @@ class NativeStep:
             eligible = wanted(groups, ("cpu",))
             if eligible and not _all_float32(groups):
                 return False  # not for good: a network may become one of float32
+            if eligible and not fused and not ready():
+                return False  # for now: eager steps give the same weights
             try:
                 if eligible:
                     library()

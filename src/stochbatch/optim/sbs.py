@@ -195,7 +195,7 @@ class SBS(CheckedOptimizer):
     def _take(self, layers: list[Layer], roster: Roster, counters: Counters) -> None:
         fused = self.param_groups[0]["fused"]
         if self._compiles is None:
-            self._compiles = wanted(self.param_groups, compiled.DEVICES)
+            self._compiles = compiled.worthwhile(self.param_groups)
         compiles = self._compiles and compiled.works(fused)
         sums = self._parts.whole_sums(layers, roster, local_sums(layers, roster, compiles))
         number = counters.step.to(layers[0].grad.device)
