@@ -1,10 +1,13 @@
 """Every test that takes ``device`` runs on every device that this machine has."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 import torch
 
+from stochbatch.optim.building import library
+from stochbatch.optim.fusing import UnavailableError
 from tests.processes import Processes
 
 
@@ -20,6 +23,13 @@ def devices() -> list[str]:
 @pytest.fixture(params=devices())
 def device(request: pytest.FixtureRequest) -> str:
     return request.param
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _native_step() -> None:
+    """Build the native step, so that no test begins with eager steps while it is built."""
+    with suppress(UnavailableError):
+        library()
 
 
 @pytest.fixture(autouse=True)

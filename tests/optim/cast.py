@@ -157,8 +157,8 @@ SCHEME = (
 
 SBS_GOOD = (
     {},
-    {"momentum": 0.9, "weight_decay": 1e-3, "steps_per_epoch": 4, "seed": 7},
-    {"momentum": 0.5, "momentum_mode": "push", "nesterov": True, "lr_scaling": "linear"},
+    {"momentum": 0.9, "weight_decay": 1e-3, "seed": 7},
+    {"momentum": 0.5, "nesterov": True, "lr_scaling": "linear"},
     {"probability": 0.5, "maximize": True, "cross_layer": "mean"},
 )
 SBS_WRONG = (
@@ -166,17 +166,14 @@ SBS_WRONG = (
     *SCHEME,
     ({"lr_scaling": True}, ValueError, "lr_scaling must be one of ('none', 'linear'), got True"),
     *MOMENTUM,
-    ({"momentum_mode": "eager"}, ValueError, "one of ('lazy', 'push'), got 'eager'"),
     ({"nesterov": True}, ValueError, "nesterov needs a momentum above 0, got momentum=0"),
     *DECAY,
     ({"maximize": "yes"}, TypeError, "maximize must be True or False, got str: 'yes'"),
-    ({"steps_per_epoch": 0}, ValueError, "steps_per_epoch must be None or 1 or more, got 0"),
-    ({"steps_per_epoch": 2.5}, TypeError, "steps_per_epoch must be None or an int, got float: 2.5"),
     *SEED,
     ({"skip_nonfinite": None}, TypeError, "skip_nonfinite must be True or False, got NoneType"),
     ({"fused": 1}, TypeError, "fused must be None, True or False, got int: 1"),
 )
-SBS_WHOLE = {"seed": 1, "steps_per_epoch": 9, "skip_nonfinite": False, "fused": False}
+SBS_WHOLE = {"seed": 1, "skip_nonfinite": False, "fused": False}
 
 CAST = {
     "SBS": Row(SBS, SBS_GOOD, SBS_WRONG, SBS_WHOLE),

@@ -2,10 +2,18 @@
 
 from collections.abc import Callable
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 from stochbatch import SBS
+from stochbatch.optim.native import NativeStep
+
+
+def take_eager_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let optimizers take eager steps, unless they are told ``fused=True``."""
+    real = NativeStep.wanted
+    monkeypatch.setattr(NativeStep, "wanted", lambda self, g: g[0]["fused"] and real(self, g))
 
 
 def small_network(dtype: torch.dtype = torch.float32, device: str = "cpu") -> nn.Module:

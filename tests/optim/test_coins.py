@@ -100,7 +100,7 @@ def test_elements_beyond_two_to_the_32_have_numbers_of_their_own() -> None:
     layer = Layer(7, "linear", torch.zeros(8), torch.zeros(8), {}, {"seed": 11})
     step = torch.tensor(3)
     coins = _Coins(layer, (torch.tensor(0), torch.tensor(0)), step)
-    for offset in (2**32 - 4, 2**32, 5 * 2**32 + 1):
+    for offset in (2**32, 2**33 - 8, 5 * 2**32 + 1):
         piece = Piece(offset, (1,), (torch.zeros(8),))
         index = ElementIndex(torch.device("cpu"))
         numbers = coins.uniform(piece, index, torch.float64).tolist()

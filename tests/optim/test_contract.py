@@ -13,9 +13,8 @@ from torch import nn
 from torch.optim import lr_scheduler as schedulers
 
 from stochbatch import param_groups
-from stochbatch.optim import fusing
 from tests.optim.cast import CAST, Bowl, Problem, Row, settings
-from tests.optim.networks import same_state, same_weights
+from tests.optim.networks import same_state, same_weights, take_eager_steps
 
 SCHEDULERS: dict[str, Callable[[torch.optim.Optimizer], schedulers.LRScheduler]] = {
     "LambdaLR": lambda o: schedulers.LambdaLR(o, lambda epoch: 0.9**epoch),
@@ -51,8 +50,9 @@ def row(request: pytest.FixtureRequest, monkeypatch) -> Row:
 
 
 def prepared(name: str, monkeypatch) -> Row:
-    """Return a row; steps are compiled, however small the network, if it says so."""
-    monkeypatch.setattr(fusing, "WORTH_BUILDING", 0 if CAST[name].native else 1 << 62)
+    """Return a row; steps are eager unless it says otherwise."""
+    if not CAST[name].native:
+        take_eager_steps(monkeypatch)
     return CAST[name]
 
 

@@ -48,7 +48,8 @@ def test_every_setting_reaches_the_optimizer_or_the_network(name: str) -> None:
     settings = method.settings
     optimizer = method.optimizer(nn.Linear(3, 2), **settings)
     network = method.network_options(settings)
-    for setting, value in settings.items():
+    for setting in settings.keys() - method.retired.keys():
+        value = settings[setting]
         reached = network if setting in method.network else optimizer.param_groups[0]
         assert reached[setting] == value
 
@@ -128,11 +129,19 @@ def test_in_a_trial_what_has_no_default_must_be_set(plain: None) -> None:
     assert [(trial.momentum, trial.weight_decay) for trial in trials] == [(0.9, 5e-4), (0.0, 0.0)]
 
 
-def test_sbs_gets_its_layers_by_kind_and_its_epochs_from_the_training() -> None:
-    optimizer = METHODS["sbs"].optimizer(nn.Linear(2, 2), steps_per_epoch=7)
+def test_sbs_gets_its_layers_by_kind() -> None:
+    optimizer = METHODS["sbs"].optimizer(nn.Linear(2, 2))
     assert {group["kind"] for group in optimizer.param_groups} == {"linear", "bias"}
-    assert optimizer.param_groups[0]["steps_per_epoch"] == 7
-    assert "steps_per_epoch" not in METHODS["sbs"].settings
+
+
+def test_a_retired_setting_stays_in_the_trial_and_is_not_passed_on() -> None:
+    trial = Trial(method="sbs", settings={"momentum_mode": "lazy"})
+    assert trial == Trial(method="sbs")
+    assert '"momentum_mode":"lazy"' in trial.to_json()
+    optimizer = trial.build_optimizer(nn.Linear(1, 1))
+    assert "momentum_mode" not in optimizer.param_groups[0]
+    with pytest.raises(TrialError, match="SBS has only momentum_mode='lazy', got 'push'"):
+        Trial(method="sbs", settings={"momentum_mode": "push"})
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Invariant: the compiled step is the eager step, to the last bit, only faster."""
 
-import itertools
-
 import pytest
 import torch
 from torch import nn
@@ -99,9 +97,9 @@ def assert_same_run(
 
 
 MOVES = [
-    {"momentum": m, "nesterov": n, "momentum_mode": mode}
-    for m, n, mode in itertools.product([0.0, 0.9], [False, True], ["lazy", "push"])
-    if m or (not n and mode == "lazy")
+    {},
+    {"momentum": 0.9},
+    {"momentum": 0.9, "nesterov": True},
 ]
 
 
@@ -128,15 +126,14 @@ def test_fixed_probabilities(probability: float) -> None:
     assert_same_run({"probability": probability, "momentum": 0.6})
 
 
-@pytest.mark.parametrize("options", [{"steps_per_epoch": 2}, {"seed": 2**64 - 1}], ids=str)
-def test_the_other_options(options: dict) -> None:
-    assert_same_run({**options, "momentum": 0.9}, steps=5)
+def test_a_large_seed() -> None:
+    assert_same_run({"seed": 2**64 - 1, "momentum": 0.9}, steps=5)
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), float("-inf")])
 @pytest.mark.parametrize("guard", [True, False])
 def test_nonfinite_gradients(value: float, guard: bool) -> None:
-    assert_same_run({"skip_nonfinite": guard, "momentum": 0.9, "steps_per_epoch": 2}, spoil=value)
+    assert_same_run({"skip_nonfinite": guard, "momentum": 0.9}, spoil=value)
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-30, 1e-8, 1e15, 1e36])

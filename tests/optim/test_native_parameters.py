@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from stochbatch import SBS
-from stochbatch.optim import fusing, native
+from stochbatch.optim import native
 from tests.optim.networks import backward, same_state, same_weights, small_network, train
 from tests.optim.test_native import CHANNELS_LAST, available
 
@@ -60,8 +60,8 @@ def test_what_cannot_be_fused_is_refused_or_taken_eagerly(weight: torch.Tensor) 
     with pytest.raises(RuntimeError, match="fused=True needs plain, dense float32 parameters"):
         refusing.step()
     assert not refusing.state
-    optimizer = SBS([parameter, nn.Parameter(torch.ones(fusing.WORTH_BUILDING))], lr=0.5)
-    optimizer.param_groups[0]["params"][1].grad = torch.ones(fusing.WORTH_BUILDING)
+    optimizer = SBS([parameter, nn.Parameter(torch.ones(9))], lr=0.5)
+    optimizer.param_groups[0]["params"][1].grad = torch.ones(9)
     optimizer.step()
     assert optimizer.steps == 1
 
@@ -100,23 +100,11 @@ def test_counters_on_another_device_are_not_taken_for_memory_of_this_one() -> No
     weight.grad = torch.ones(8)
     optimizer = SBS([weight], fused=True)
     optimizer.step()
-    assert optimizer._native.take(optimizer.param_groups, optimizer.state) is not None
+    assert optimizer._native.take(optimizer.param_groups, optimizer.state)
     optimizer.state[weight]["step"] = torch.zeros((), dtype=torch.int64, device="meta")
     before = weight.detach().clone()
-    assert optimizer._native.take(optimizer.param_groups, optimizer.state) is None
+    assert not optimizer._native.take(optimizer.param_groups, optimizer.state)
     assert torch.equal(weight, before)
-
-
-def test_large_networks_are_fused_and_tiny_ones_are_not(monkeypatch) -> None:
-    asked = []
-    real = native.library
-    monkeypatch.setattr(native, "library", lambda: (asked.append(1), real())[1])
-    for size, expected in ((fusing.WORTH_BUILDING - 1, False), (fusing.WORTH_BUILDING, True)):
-        asked.clear()
-        weight = nn.Parameter(torch.ones(size))
-        weight.grad = torch.ones(size)
-        SBS([weight]).step()
-        assert bool(asked) == expected
 
 
 def test_copies_of_a_fused_optimizer_go_on() -> None:
@@ -180,7 +168,7 @@ def test_a_view_at_the_same_address_is_not_the_same_parameter() -> None:
 
 
 def test_a_gradient_of_another_dtype_is_not_read_as_float32() -> None:
-    weight = nn.Parameter(torch.zeros(fusing.WORTH_BUILDING, dtype=torch.float64))
+    weight = nn.Parameter(torch.zeros(9, dtype=torch.float64))
     weight.grad = torch.ones_like(weight)
     weight.data = weight.data.float()
     optimizer = SBS([weight], lr=1.0, probability=1.0)
@@ -189,7 +177,7 @@ def test_a_gradient_of_another_dtype_is_not_read_as_float32() -> None:
 
 
 def test_state_follows_a_model_that_changes_its_dtype() -> None:
-    weight = nn.Parameter(torch.zeros(fusing.WORTH_BUILDING, dtype=torch.float64))
+    weight = nn.Parameter(torch.zeros(9, dtype=torch.float64))
     optimizer = SBS([weight], lr=1.0, probability=0.5)
     for dtype in (torch.float64, torch.float32, torch.float64):
         weight.grad = None
@@ -226,11 +214,11 @@ def test_a_negated_view_is_negative() -> None:
 def test_tensor_subclasses_are_left_to_eager_steps() -> None:
     from torch.testing._internal.two_tensor import TwoTensor
 
-    numbers = torch.zeros(fusing.WORTH_BUILDING)
+    numbers = torch.zeros(9)
     weight = nn.Parameter(TwoTensor(numbers, numbers.clone()))
     optimizer = SBS([weight], lr=1.0, probability=1.0)
     weight.grad = TwoTensor(torch.ones_like(numbers), torch.ones_like(numbers))
-    assert optimizer._native.take(optimizer.param_groups, optimizer.state) is None
+    assert not optimizer._native.take(optimizer.param_groups, optimizer.state)
 
 
 def test_parameters_moved_to_another_group_take_its_options() -> None:
@@ -246,18 +234,6 @@ def test_parameters_moved_to_another_group_take_its_options() -> None:
             weight.grad = torch.ones(3)
         optimizer.step()
     assert (a[0].item(), b[0].item(), c[0].item()) == (-2.0, -101.0, -200.0)
-
-
-def test_a_large_group_added_later_is_fused() -> None:
-    small, large = (nn.Parameter(torch.zeros(n)) for n in (3, fusing.WORTH_BUILDING))
-    small.grad, large.grad = torch.ones(3), torch.ones(fusing.WORTH_BUILDING)
-    optimizer = SBS([small])
-    optimizer.step()
-    assert not optimizer._native.wanted(optimizer.param_groups)
-    optimizer.add_param_group({"params": [large]})
-    assert optimizer._native.wanted(optimizer.param_groups)
-    optimizer.step()
-    assert optimizer.steps == 2
 
 
 def test_a_refused_step_leaves_no_state_behind() -> None:
@@ -277,6 +253,6 @@ def test_an_optimizer_without_parameters_steps() -> None:
 
 def test_a_double_precision_model_does_not_ask_for_the_library(monkeypatch) -> None:
     monkeypatch.setattr(native, "library", lambda: pytest.fail("asked"))
-    weight = nn.Parameter(torch.zeros(fusing.WORTH_BUILDING, dtype=torch.float64))
+    weight = nn.Parameter(torch.zeros(9, dtype=torch.float64))
     weight.grad = torch.ones_like(weight)
     SBS([weight]).step()

@@ -2,6 +2,7 @@
 
 import hypothesis
 import hypothesis.strategies as st
+import pytest
 import torch
 
 from stochbatch.optim import pieces as module
@@ -49,11 +50,17 @@ def test_rows_larger_than_a_piece_come_one_by_one() -> None:
     assert [tuple(p.tensors[0].shape) for p in pieces([tensor])] == [(1, length)] * 3
 
 
-def test_a_block_boundary_inside_a_piece_is_seen() -> None:
+def test_a_contiguous_part_is_cut_where_a_block_of_coins_ends() -> None:
+    found = list(pieces([torch.zeros(8)], module.Window((2**33,), (2**32 - 3,), (8,))))
+    assert [(p.offset, len(p.tensors[0])) for p in found] == [(2**32 - 3, 3), (2**32, 5)]
+
+
+def test_a_block_boundary_inside_a_piece_is_refused() -> None:
     piece = module.Piece(2**32 - 2, (3, 1), (torch.zeros(2, 3),))
     index = ElementIndex(torch.device("cpu"))
-    assert torch.equal(index.block(piece), torch.tensor([[0, 0, 1], [1, 1, 1]]))
-    assert index.low(piece).tolist() == [[-2, -1, 0], [1, 2, 3]]
+    with pytest.raises(ValueError, match="must be contiguous"):
+        index.block(piece)
+    assert index.block(piece._replace(offset=2**32)) == 1
 
 
 @st.composite

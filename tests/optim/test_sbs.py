@@ -17,8 +17,6 @@ MOVES = [
     {},
     {"momentum": 0.9},
     {"momentum": 0.6, "nesterov": True},
-    {"momentum": 0.9, "momentum_mode": "push"},
-    {"momentum": 0.6, "nesterov": True, "momentum_mode": "push"},
 ]
 PROBABILITIES = [
     {},
@@ -33,7 +31,6 @@ REST = [
     {},
     {"weight_decay": 0.1},
     {"maximize": True, "weight_decay": 0.01},
-    {"steps_per_epoch": 3},
     {"seed": 2**63 + 5},
 ]
 
@@ -137,35 +134,6 @@ def test_new_epoch_forgets_averages_and_keeps_momentum() -> None:
     assert_same(optimizer, reference)
 
 
-def test_an_epoch_ends_for_parameters_without_gradient_too() -> None:
-    one, other = (nn.Parameter(torch.zeros(40)) for _ in range(2))
-    optimizer = SBS([one, other], probability=0.1, steps_per_epoch=3)
-    for step in range(3):
-        one.grad = torch.ones(40)
-        other.grad = None if step == 2 else torch.ones(40)
-        optimizer.step()
-        if step == 1:
-            assert (optimizer.state[other]["batches"] > 1).any()
-    for parameter in (one, other):
-        assert (optimizer.state[parameter]["batches"] == 1).all()
-        assert (optimizer.state[parameter]["grad_mean"] == 0).all()
-
-
-def test_a_skipped_step_ends_no_epoch() -> None:
-    one, other = (nn.Parameter(torch.zeros(40)) for _ in range(2))
-    optimizer = SBS([one, other], probability=0.1, steps_per_epoch=2)
-    one.grad, other.grad = torch.ones(40), torch.ones(40)
-    optimizer.step()
-    one.grad, other.grad = torch.full((40,), torch.nan), None
-    optimizer.step()
-    for parameter in (one, other):
-        assert (optimizer.state[parameter]["batches"] == 2).any()
-    one.grad = torch.ones(40)
-    optimizer.step()
-    for parameter in (one, other):
-        assert (optimizer.state[parameter]["batches"] == 1).all()
-
-
 @pytest.mark.parametrize(
     "change", [{"alpha": 3.0}, {"lambd": 1.0}, {"cross_layer": "mean"}, {"seed": 5}], ids=str
 )
@@ -217,7 +185,7 @@ def test_the_mask_of_a_step_can_be_computed_by_hand(
 
 
 @pytest.mark.parametrize(
-    ("momentum", "nesterov", "decay", "maximize", "mode", "scaling"),
+    ("momentum", "nesterov", "decay", "maximize", "scaling"),
     [
         case
         for case in itertools.product(
@@ -225,7 +193,6 @@ def test_the_mask_of_a_step_can_be_computed_by_hand(
             [False, True],
             [0.0, 5e-4],
             [False, True],
-            ["lazy", "push"],
             ["none", "linear"],
         )
         if case[0] or not case[1]
@@ -240,7 +207,6 @@ def test_probability_one_is_sgd_bit_for_bit(
     nesterov: bool,
     decay: float,
     maximize: bool,
-    mode: str,
     scaling: str,
     dtype: torch.dtype,
     tensor_lr: bool,
@@ -254,7 +220,7 @@ def test_probability_one_is_sgd_bit_for_bit(
     common["maximize"] = maximize
     ours, theirs = (small_network(dtype, device) for _ in range(2))
     rate = torch.tensor(0.05, device=device) if tensor_lr else 0.05
-    own = {"momentum_mode": mode, "lr_scaling": scaling, "probability": 1.0}
+    own = {"lr_scaling": scaling, "probability": 1.0}
     sbs = SBS(ours.parameters(), rate, **common, **own, fused=fused)
     sgd = torch.optim.SGD(theirs.parameters(), rate, **common, foreach=False)
     for step in range(4):

@@ -16,19 +16,25 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from stochbatch import SBS, param_groups
-from stochbatch.optim import fusing
-from tests.optim.networks import backward, same_state, same_weights, small_network, train
+from tests.optim.networks import (
+    backward,
+    same_state,
+    same_weights,
+    small_network,
+    take_eager_steps,
+    train,
+)
 
 
 @pytest.fixture(autouse=True, params=["eager", "native"])
 def _path(request: pytest.FixtureRequest, monkeypatch) -> None:
     """Run every test here on eager steps and on compiled ones (where those apply)."""
-    size = 0 if request.param == "native" else 1 << 62
-    monkeypatch.setattr(fusing, "WORTH_BUILDING", size)
+    if request.param == "eager":
+        take_eager_steps(monkeypatch)
 
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
-OPTIONS = {"momentum": 0.9, "weight_decay": 1e-3, "steps_per_epoch": 5, "seed": 7}
+OPTIONS = {"momentum": 0.9, "weight_decay": 1e-3, "seed": 7}
 
 
 def saved_and_loaded(thing: object) -> object:

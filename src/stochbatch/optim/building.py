@@ -11,7 +11,6 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,7 +32,14 @@ FLAGS = (
     "-fschedule-insns",  # keeps vectors that are written side by side, side by side
     "-Wno-psabi",  # a remark about passing vectors between compilers: nothing here does
 )
-BUILD_SECONDS = 120
+
+# Built beside, then renamed: processes that build at once do each other no harm, and a build that
+# outlives its process is there for the next one.
+_SCRIPT = """
+partial=$1 target=$2; shift 2
+if "$@" -o "$partial"; then chmod 755 "$partial" && mv -f "$partial" "$target"
+else rm -f "$partial"; exit 1; fi
+"""
 
 
 def compiler() -> list[str]:
@@ -58,51 +64,78 @@ def _machine() -> bytes:
     )
 
 
-def build() -> Path:
-    """Return the built library: the cached one, if there is one for this machine."""
-    try:
-        program, *arguments = compiler()
-    except ValueError as error:
-        raise UnavailableError(f"CXX is no command: {error}") from error
-    if shutil.which(program) is None:
+def _target() -> Path:
+    """Return where the library for this source, compiler and machine is, or will be."""
+    program, *arguments = compiler()
+    found = shutil.which(program)
+    if found is None:
         raise UnavailableError(f"no C++ compiler: {program!r} is not on the PATH")
-    asked = [program, *arguments, "--version"]
     try:
+        stat = os.stat(found)
         identity = hashlib.sha256(SOURCE.read_bytes())
-        version = subprocess.run(asked, capture_output=True, check=False).stdout
-    except OSError as error:  # no source in a bundle of Python's files alone, or no program
+        flags = " ".join([found, *arguments, *FLAGS])
+        version = f"{flags} {stat.st_size} {stat.st_mtime_ns} {platform.platform()}"
+        identity.update(version.encode() + _machine())
+        return cache_folder() / f"native-{identity.hexdigest()[:24]}.so"
+    except (OSError, RuntimeError) as error:  # no source was shipped; the user has no home
         raise UnavailableError(f"nothing can be built: {error}") from error
-    flags = " ".join([*arguments, *FLAGS]).encode()
-    for part in (version, flags, _machine(), platform.platform().encode()):
-        identity.update(part)
+
+
+def _command(target: Path) -> list[str]:
+    """Return the command that builds the library."""
     try:
-        target = cache_folder() / f"native-{identity.hexdigest()[:24]}.so"
-        if target.exists():
-            return target
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # Built beside, then renamed: processes that build at once do each other no harm.
         handle, partial = tempfile.mkstemp(suffix=".partial", dir=target.parent)
         os.close(handle)
-    except (OSError, RuntimeError) as error:  # the latter where there is no home
+    except OSError as error:
         raise UnavailableError(f"the cache cannot be written: {error}") from error
+    command = [*compiler(), *FLAGS, str(SOURCE)]
+    return ["sh", "-c", _SCRIPT, "sh", partial, str(target), *command]
+
+
+def build() -> Path:
+    """Return the built library: the cached one, if there is one for this machine."""
+    target = _target()
+    if target.exists():
+        return target
     try:
-        subprocess.run(
-            [program, *arguments, *FLAGS, str(SOURCE), "-o", partial],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=BUILD_SECONDS,
-        )
-        os.chmod(partial, 0o755)  # a cache may be shared
-        os.replace(partial, target)
-    except subprocess.CalledProcessError as error:
-        complaint = next((line for line in error.stderr.splitlines() if "error" in line), "")
-        raise UnavailableError(f"{program} failed: {complaint or error}") from error
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise UnavailableError(f"{program} failed: {error}") from error
-    finally:
-        Path(partial).unlink(missing_ok=True)
+        done = subprocess.run(_command(target), capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise UnavailableError(f"nothing can be built: {error}") from error
+    if done.returncode:
+        lines = done.stderr.splitlines() or [f"exit status {done.returncode}"]
+        complaint = next((line for line in lines if "error" in line), lines[-1])
+        raise UnavailableError(f"{compiler()[0]} failed: {complaint}")
     return target
+
+
+_being_built: Path | None = None
+
+
+def ready() -> bool:
+    """Return whether :func:`library` answers at once; if not, the library is being built."""
+    global _being_built
+    if _load.cache_info().currsize:
+        return True
+    if _being_built is None:
+        try:
+            target = _target()
+            if target.exists():
+                return True
+            shell, option, script, *arguments = _command(target)
+            # It may outlive this process: in a session of its own Ctrl-C does not reach it.
+            subprocess.run(
+                [shell, option, f"({script}) &", *arguments],
+                check=True,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            _being_built = Path(arguments[1])
+        except (UnavailableError, OSError, subprocess.CalledProcessError):
+            return True  # with the reason why there is none
+    return not _being_built.exists()
 
 
 class Library(NamedTuple):
@@ -112,34 +145,21 @@ class Library(NamedTuple):
     measure: Any
 
 
-def _open() -> Library:
-    built = build()
-    try:
-        return _functions(built)
-    except (OSError, AttributeError):
-        with suppress(OSError):  # somebody else's stays, and does not load below either
-            built.unlink(missing_ok=True)  # damaged: build it once more
-    try:
-        return _functions(build())
-    except (OSError, AttributeError) as error:
-        raise UnavailableError(f"the built library does not load: {error}") from error
-
-
-def _functions(built: Path) -> Library:
-    opened = ctypes.CDLL(str(built))
-    return Library(opened.sbs_step, opened.sbs_measure)
-
-
 @functools.cache
 def _load() -> Library | UnavailableError:
     try:
-        found = _open()
+        built = build()
     except UnavailableError as error:
         return error
+    try:
+        opened = ctypes.CDLL(str(built))
+        found = Library(opened.sbs_step, opened.sbs_measure)
+    except (OSError, AttributeError) as error:
+        return UnavailableError(f"the built library does not load, delete it: {error}")
     integer, pointer = ctypes.c_int64, ctypes.c_void_p
     found.step.argtypes = [
         *(integer, pointer, pointer, pointer),  # number of layers, Memory, Facts, Options
-        *(ctypes.c_uint64, pointer, pointer, integer),  # seed, step, skipped steps, period
+        *(ctypes.c_uint64, pointer, pointer),  # seed, step, skipped steps
         *(ctypes.c_int, ctypes.c_int),  # skip_nonfinite, threads
         *(pointer, pointer),  # of whole tensors, if layers are parts: Sums, and where to put Seen
     ]

@@ -183,12 +183,12 @@ class CheckedOptimizer(Optimizer):
         return not any(bool(member.tensor.grad.any()) for member in ready)  # type: ignore[union-attr]
 
     def _follow(self, state: dict[str, Tensor], weight: Tensor) -> None:
-        """Let the state go where its parameter went, to another dtype or device."""
+        """Let the state go where its parameter went, to another dtype."""
         for name, slot in self.slots.items():
             held = state.get(name)
             if held is not None and slot.shape is None:
                 dtype = slot.dtype or compute_dtype(weight.dtype)
-                if held.dtype != dtype or held.device != weight.device:
+                if held.dtype != dtype:
                     state[name] = like(weight, held, dtype)
 
     def _filled(self) -> list[dict[str, Tensor]]:

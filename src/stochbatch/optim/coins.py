@@ -69,7 +69,7 @@ def _words(number: Tensor) -> tuple[Tensor, Tensor]:
     return number.to(torch.int32), (number >> 32).to(torch.int32)
 
 
-def stream_roots(seed: int, indices: Tensor, block: Tensor | int = 0) -> Tensor:
+def stream_roots(seed: int, indices: Tensor, block: int = 0) -> Tensor:
     """Return the part of the keys that no step changes, of shape ``(2, *indices.shape)``."""
     shape = (2,) + (1,) * indices.dim()
     chain = torch.tensor(
@@ -78,7 +78,7 @@ def stream_roots(seed: int, indices: Tensor, block: Tensor | int = 0) -> Tensor:
     for word in (as_int32(seed), as_int32(seed >> 32)):
         chain = _extend(chain, word)
     chain = _extend(chain, indices.to(torch.int32))
-    return _extend(chain, block.to(torch.int32) if isinstance(block, Tensor) else block)
+    return _extend(chain, block)
 
 
 def stream_keys(roots: Tensor, step: Tensor) -> Tensor:

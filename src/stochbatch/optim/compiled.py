@@ -8,26 +8,25 @@ every network with the same options. (On a CPU this is no faster than the eager 
 
 from __future__ import annotations
 
-import functools
 import itertools
 import types
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from stochbatch.optim.coins import as_int32, uniform_at
-from stochbatch.optim.fusing import UnavailableError
+from stochbatch.optim.fusing import UnavailableError, give_up, wanted
 from stochbatch.optim.pieces import MemoryLayout, memory_layout, memory_vector
-from stochbatch.optim.probability import Scores, accumulation_dtype, compute_dtype
-from stochbatch.optim.roster import Layer, Roster
+from stochbatch.optim.probability import Scores, accumulation_dtype
 from stochbatch.optim.update import Rates, Rule, Scalars, Verdict, advance
-
-Mover = Callable[..., tuple[Tensor, Tensor]]
 
 DEVICES = ("cuda", "xpu")
 """Types of device for which steps are compiled."""
+
+WORTH_COMPILING = 1 << 14
+"""Number of scalars from which on steps are compiled, unless ``fused`` is True."""
 
 LARGEST = 1 << 31
 """Layers with more scalars are moved piece by piece: their indices need more than one word."""
@@ -97,21 +96,42 @@ def _options() -> dict[str, Any]:
     return {name: value for name, value in wanted.items() if name in known}
 
 
-@functools.cache
-def _compiled_for(kind: Hashable) -> Mover:
-    # A code object of its own for each kind: the compiler allows each only a few variants.
-    code = _move.__code__.replace(co_name=f"_move_{next(_NUMBERS)}")
-    own = types.FunctionType(code, globals())
-    return torch.compile(own, dynamic=True, fullgraph=True, options=_options())
+def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
+    return torch.compile(function, dynamic=True, fullgraph=True, options=_options())
 
 
 _NUMBERS = itertools.count()
+_COMPILED: dict[Hashable, Callable[..., Any]] = {}
+_FAILURES: list[UnavailableError] = []
 
 
-def _dispatch(*arguments: Any) -> tuple[Tensor, Tensor]:
-    now, _, index, _, chances, verdict, _, rule = arguments
-    forms = (now.momentum_buffer is None, type(index), type(chances), verdict.epoch_over is None)
-    return _compiled_for((rule, now.weight.device, now.weight.dtype, *forms))(*arguments)
+def _call(kind: Hashable, function: Any, *arguments: Any) -> Any:
+    """Call a function compiled for this kind of arguments, or as it is if that fails."""
+    if kind in _COMPILED or _FAILURES:
+        return _COMPILED.get(kind, function)(*arguments)
+    # A code object of its own for each kind: the compiler allows each only a few variants.
+    code = function.__code__.replace(co_name=f"{function.__name__}_{next(_NUMBERS)}")
+    compiled = _compile(types.FunctionType(code, globals()))
+    try:
+        result = compiled(*arguments)
+    except Exception as error:  # a compiler can fail in any way; the step must go on
+        first = str(error).strip().splitlines()[:1] or [""]
+        reason = UnavailableError(f"torch.compile failed: {type(error).__name__}: {first[0]}")
+        _FAILURES.append(reason)
+        give_up(False, reason)
+        return function(*arguments)
+    _COMPILED[kind] = compiled
+    return result
+
+
+def move(*arguments: Any) -> tuple[Tensor, Tensor]:
+    """Move vectors of scalars in place, as ``_move`` does."""
+    now, _, index, _, chances, _, _, rule = arguments
+    forms = (now.momentum_buffer is None, type(index), type(chances))
+    result: tuple[Tensor, Tensor] = _call(
+        (rule, now.weight.device, now.weight.dtype, *forms), _move, *arguments
+    )
+    return result
 
 
 def _moments_of_vector(grad: Tensor) -> Tensor:
@@ -120,93 +140,24 @@ def _moments_of_vector(grad: Tensor) -> Tensor:
     return torch.stack((total, (size - total / size.numel()).square().sum()))
 
 
-@functools.cache
-def _compiled_moments() -> Callable[[Tensor], Tensor]:
-    return torch.compile(_moments_of_vector, dynamic=True, fullgraph=True, options=_options())
-
-
 def whole_moments(grad: Tensor) -> Tensor:
     """Return sum and sum of squared deviations of |g|, in two passes without temporaries."""
     if not grad.numel():
         return torch.zeros(2, dtype=accumulation_dtype(grad.device), device=grad.device)
     dense = memory_layout(grad) is not None
-    return _compiled_moments()(memory_vector(grad) if dense else grad.reshape(-1))
-
-
-class Variant(NamedTuple):
-    """What a compilation depends on."""
-
-    device: torch.device
-    dtype: torch.dtype
-    rule: Rule
-    momentum: bool
-    fixed: bool
-    epochs: bool
-    form: str
-    """Which index: ``"bundle"``, ``"contiguous"`` or ``"strided"``."""
-
-
-def variants(layers: Sequence[Layer], roster: Roster) -> set[Variant]:
-    """Return the variants that a step of these layers needs."""
-    together = {place for bundle in roster.bundles for place in bundle.places}
-    result = set()
-    for place, layer in enumerate(layers):
-        layout = memory_layout(layer.grad, layer.window)
-        counts = layout is not None and layout.counts
-        form = "bundle" if place in together else "contiguous" if counts else "strided"
-        group = layer.group
-        result.add(
-            Variant(
-                layer.grad.device,
-                layer.weight.dtype,
-                layer.rule,
-                bool(group["momentum"]),
-                group["probability"] is not None,
-                group["steps_per_epoch"] is not None,
-                form,
-            )
-        )
+    vector = memory_vector(grad) if dense else grad.reshape(-1)
+    result: Tensor = _call((grad.device, grad.dtype), _moments_of_vector, vector)
     return result
 
 
-@functools.cache
-def _try(variant: Variant) -> UnavailableError | None:
-    """Move scalars that belong to nobody, so that a failure comes before any real ones move."""
-    try:
-        _move_nobody(variant)
-    except Exception as error:  # a compiler can fail in any way; the step must go on
-        first = str(error).strip().splitlines()[:1] or [""]
-        return UnavailableError(f"torch.compile failed: {type(error).__name__}: {first[0]}")
-    return None
+def worthwhile(groups: Sequence[dict[str, Any]]) -> bool:
+    """Return whether to compile the steps of these groups."""
+    sizes = (weight.numel() for group in groups for weight in group["params"])
+    return wanted(groups, DEVICES) and (groups[0]["fused"] or sum(sizes) >= WORTH_COMPILING)
 
 
-def _move_nobody(variant: Variant) -> None:
-    count, device = 1 << 14, variant.device
-    weight, grad = torch.zeros(2, count, dtype=variant.dtype, device=device).unbind()
-    mean, buffer = torch.zeros(2, count, dtype=compute_dtype(weight.dtype), device=device).unbind()
-    batches = torch.ones_like(weight, dtype=torch.int32)
-    now = Scalars(weight, mean, batches, buffer if variant.momentum else None)
-    zero, no = mean.new_zeros(()), torch.zeros((), dtype=torch.bool, device=device)
-    word = no.to(torch.int32)
-    verdict = Verdict(no, no, no if variant.epochs else None)
-    chances = zero if variant.fixed else Scores(zero, zero, zero)
-    index: Tensor | Strides | None = None
-    if variant.form == "bundle":
-        index = torch.arange(count, dtype=torch.int32, device=device)
-        word = word.expand(count).contiguous()
-        if isinstance(chances, Scores):
-            chances = Scores(*(score.expand(count).contiguous() for score in chances))
-    elif variant.form == "strided":
-        index = strides_of(MemoryLayout(2, 2, 4), device)
-    rates = Rates(zero, zero.clone(), zero.clone())
-    _dispatch(now, grad, index, (word, word.clone()), chances, verdict, rates, variant.rule)
-    whole_moments(grad)
-
-
-def mover(needed: Iterable[Variant]) -> Mover:
-    """Return the compiled function; raise ``UnavailableError`` if a variant cannot be had."""
-    for variant in needed:
-        failure = _try(variant)
-        if failure:
-            raise failure
-    return _dispatch
+def works(fused: bool | None) -> bool:
+    """Return whether nothing has failed to compile; raise if ``fused`` demands that."""
+    if _FAILURES and fused:
+        give_up(fused, _FAILURES[0])
+    return not _FAILURES

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from stochbatch.optim import compiled
 from stochbatch.optim.coins import BLOCK_BITS, stream_keys, stream_roots, uniform_at
-from stochbatch.optim.compiled import LARGEST, Mover, strides_of, whole_moments
 from stochbatch.optim.pieces import (
     ElementIndex,
     MemoryLayout,
@@ -36,10 +36,9 @@ from stochbatch.optim.state import TALLY
 from stochbatch.optim.update import Rates, Scalars, Verdict, advance
 
 
-def judge(layers: Sequence[Layer], moments: Moments, step: Tensor) -> Verdict:
-    """Decide whether the step counts and whether it ends an epoch."""
-    group = layers[0].group
-    if group["skip_nonfinite"]:
+def judge(layers: Sequence[Layer], moments: Moments) -> Verdict:
+    """Decide whether the step counts."""
+    if layers[0].group["skip_nonfinite"]:
         counts = moments.all_finite()
         nonfinite = ~counts
     else:
@@ -50,9 +49,7 @@ def judge(layers: Sequence[Layer], moments: Moments, step: Tensor) -> Verdict:
     idle = _all_zero([layer.group["lr"] for layer in layers], counts)
     if idle is not None:
         counts = counts & ~(idle & moments.all_zero())
-    period = group["steps_per_epoch"]
-    epoch_over = None if period is None else counts & ((step + 1) % period == 0)
-    return Verdict(counts, nonfinite, epoch_over)
+    return Verdict(counts, nonfinite)
 
 
 def _all_zero(rates: Sequence[float | Tensor], like: Tensor) -> Tensor | None:
@@ -74,17 +71,14 @@ class _Coins:
         self.step = step
         self.keys: dict[int, tuple[Tensor, Tensor]] = {0: keys}
 
-    def keys_of(self, block: int | Tensor) -> tuple[Tensor, Tensor]:
-        if isinstance(block, int) and block in self.keys:
-            return self.keys[block]
-        device = self.layer.grad.device
-        dimensions = block.dim() if isinstance(block, Tensor) else 0
-        index = torch.full((1,) * dimensions, self.layer.index, device=device)
-        roots = stream_roots(self.layer.group["seed"], index, block)
-        first, second = stream_keys(roots, self.step.to(device)).unbind()
-        if isinstance(block, int):
+    def keys_of(self, block: int) -> tuple[Tensor, Tensor]:
+        if block not in self.keys:
+            device = self.layer.grad.device
+            index = torch.full((), self.layer.index, device=device)
+            roots = stream_roots(self.layer.group["seed"], index, block)
+            first, second = stream_keys(roots, self.step.to(device)).unbind()
             self.keys = {block: (first, second)}
-        return first, second
+        return self.keys[block]
 
     def uniform(self, piece: Piece, index: ElementIndex, dtype: torch.dtype) -> Tensor:
         return uniform_at(index.low(piece), *self.keys_of(index.block(piece)), dtype)
@@ -97,8 +91,8 @@ class _Step(NamedTuple):
     verdict: Verdict
     scores: dict[torch.dtype, Scores]
     keys: Tensor
-    mover: Mover | None
-    """The compiled function that moves vectors; None for eager steps."""
+    compiles: bool
+    """Whether a compiled function moves vectors."""
 
 
 def _tensor(number: float | Tensor, layer: Layer) -> Tensor:
@@ -120,7 +114,7 @@ def _common_layout(layer: Layer) -> MemoryLayout | None:
         return None
     if window and window.offset >> BLOCK_BITS != window.last >> BLOCK_BITS:
         return None
-    return memory_layout(tensors[0], window) if tensors[0].numel() <= LARGEST else None
+    return memory_layout(tensors[0], window) if tensors[0].numel() <= compiled.LARGEST else None
 
 
 def _move_one(layer: Layer, place: int, step: _Step, index: ElementIndex) -> Tensor:
@@ -130,14 +124,14 @@ def _move_one(layer: Layer, place: int, step: _Step, index: ElementIndex) -> Ten
     scores = Scores(*(vector[place].to(device) for vector in step.scores[dtype]))
     first, second = step.keys[:, place].to(device)
     coins = _Coins(layer, (first, second), step.number)
-    layout = _common_layout(layer) if step.mover else None
-    if step.mover and layout:
+    layout = _common_layout(layer) if step.compiles else None
+    if layout:
         first, second = coins.keys_of(layout.offset >> BLOCK_BITS)
         weight, grad, *memory = (memory_vector(tensor) for tensor in layer.tensors())
-        sums = step.mover(
+        sums = compiled.move(
             Scalars(weight, *memory),
             grad,
-            strides_of(layout, device),
+            compiled.strides_of(layout, device),
             (first, second),
             scores if fixed is None else _tensor(fixed, layer),
             step.verdict.on(device),
@@ -179,10 +173,10 @@ def _move_together(layers: Sequence[Layer], bundle: Bundle, step: _Step) -> Tens
     first, second = step.keys.to(device)[:, bundle.owner]
     now, verdict, chance = Scalars(weight, *memory), step.verdict.on(device), fixed
     after, batches = now, memory[1]
-    if step.mover:  # which moves them in place
+    if step.compiles:  # in place
         chances = scores if fixed is None else _tensor(fixed, head)
         rates = _as_tensors(head.rates, head)
-        chance, batches = step.mover(
+        chance, batches = compiled.move(
             now, grad, bundle.low, (first, second), chances, verdict, rates, head.rule
         )
     else:
@@ -243,10 +237,10 @@ class Taken(NamedTuple):
     """Of the probabilities and of the batches of what moved here, one row a layer."""
 
 
-def local_sums(layers: Sequence[Layer], roster: Roster, mover: Mover | None) -> Tensor:
+def local_sums(layers: Sequence[Layer], roster: Roster, compiles: bool) -> Tensor:
     """Return sum and sum of squared deviations of |g| of what is here of each layer."""
     grads, like = [layer.grad for layer in layers], roster.layers.size
-    return add_up(grads, like, whole_moments) if mover else add_up(grads, like)
+    return add_up(grads, like, compiled.whole_moments) if compiles else add_up(grads, like)
 
 
 def take_step(
@@ -254,7 +248,7 @@ def take_step(
     roster: Roster,
     number: Tensor,
     sums_of_grads: Tensor,
-    mover: Mover | None = None,
+    compiles: bool,
 ) -> Taken:
     """Move the scalars of all layers (none of them empty as a whole).
 
@@ -263,14 +257,14 @@ def take_step(
         roster: facts about them.
         number: the step's.
         sums_of_grads: what `local_sums` says of the whole layers.
-        mover: the compiled function that moves vectors, if there is one.
+        compiles: whether a compiled function moves vectors.
     """
     moments = measured(sums_of_grads, roster.layers.size)
-    verdict = judge(layers, moments, number)
+    verdict = judge(layers, moments)
     scores = layer_scores(moments, roster.layers)
     dtypes = {compute_dtype(layer.grad.dtype) for layer in layers}
     in_dtypes = {dtype: scores.in_dtype(dtype) for dtype in dtypes}
-    step = _Step(number, verdict, in_dtypes, stream_keys(roster.roots, number), mover)
+    step = _Step(number, verdict, in_dtypes, stream_keys(roster.roots, number), compiles)
     indices = {device: ElementIndex(device) for device in {x.grad.device for x in layers}}
     sums: dict[int, Tensor] = {}
     for place in roster.single:

@@ -9,9 +9,6 @@ from typing import Any
 
 from torch import Tensor
 
-WORTH_BUILDING = 1 << 14
-"""Number of scalars from which on a step is compiled, unless told otherwise."""
-
 
 class UnavailableError(RuntimeError):
     """Why a compiled step cannot be had on this machine."""
@@ -21,9 +18,7 @@ def wanted(groups: Sequence[dict[str, Any]], device_types: Sequence[str]) -> boo
     """Return whether to compile the steps of parameters on devices of these types."""
     members: list[Tensor] = [weight for group in groups for weight in group["params"]]
     fused = groups[0]["fused"]
-    if fused is False or not members or members[0].device.type not in device_types:
-        return False
-    return bool(fused) or sum(weight.numel() for weight in members) >= WORTH_BUILDING
+    return fused is not False and bool(members) and members[0].device.type in device_types
 
 
 def give_up(fused: bool | None, reason: UnavailableError) -> None:

@@ -66,6 +66,15 @@ class Method:
             )
 
     @property
+    def retired(self) -> Mapping[str, Any]:
+        """Return settings that the optimizer had once, each with the one value it still has.
+
+        An optimizer's class names them as ``retired_settings``. They stay in the text that
+        identifies a trial, and are not passed on.
+        """
+        return getattr(self.make, "retired_settings", {})
+
+    @property
     def settings(self) -> dict[str, Any]:
         """Return the names of all settings with their defaults, or `inspect.Parameter.empty`."""
         own = {
@@ -74,7 +83,7 @@ class Method:
             if name not in (*_NOT_SETTINGS, *self.hidden)
             and option.kind not in (option.VAR_POSITIONAL, option.VAR_KEYWORD)
         }
-        return {**own, **self.presets, **self.network}
+        return {**own, **self.retired, **self.presets, **self.network}
 
     @property
     def common(self) -> tuple[str, ...]:
@@ -103,6 +112,9 @@ class Method:
         """
         given = {name: value for name, value in settings.items() if name not in self.hidden}
         self.check_settings(given)
+        for name, only in self.retired.items():
+            if (value := settings.pop(name, only)) != only:
+                raise ValueError(f"{self.title} has only {name}={only!r}, got {value!r}")
         common = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "seed": seed}
         for name in ("momentum", "weight_decay"):
             if common[name] and name not in self.common:
@@ -122,10 +134,7 @@ class Method:
 
 
 METHODS.provide("sgd", Method("SGD", torch.optim.SGD))
-METHODS.provide(
-    "sbs",
-    Method("SBS", SBS, hidden=("steps_per_epoch",), by_kind=True),
-)
+METHODS.provide("sbs", Method("SBS", SBS, by_kind=True))
 METHODS.provide(
     "dropout",
     Method("Dropout", torch.optim.SGD, network={"dropout": "block", "dropout_rate": 0.5}),

@@ -51,7 +51,7 @@ struct Facts {  // stays until parameters or groups change
 };
 struct Options {  // of a parameter group
   double lr, alpha, lambd, probability /* negative: adaptive */, momentum, weight_decay;
-  double reading /* total, mean, weighted */, linear, nesterov, push, maximize;
+  double reading /* total, mean, weighted */, linear, nesterov, maximize;
 };
 
 // ---- Vectors of 8 ----
@@ -157,8 +157,6 @@ Sums measure(const float *grad, int64_t n) {
 
 // ---- Update ----
 
-enum Mode { kPlain, kLazy, kPush };
-
 struct Move {                   // constants of a layer in a step
   float centre, slope, shift;   // slope and shift negated: the sigmoid wants the negative
   float chance;                 // 2**24 times the fixed probability
@@ -208,7 +206,7 @@ INLINE void find_chances(const Move &m, const float *grad, float *chance, F8 &su
 
 // Move the scalars at `at`, whose indices have the low words `low`, `low + step`, ...
 // Seldom used options are looked up as we go, so that few variants need to be compiled.
-template <int ways, Mode mode, bool decays, bool seldom>
+template <int ways, bool momentum, bool decays, bool seldom>
 INLINE void move_lanes(const Move &m, const Memory &at, const float *chance, U8 low, U8 step,
                        U8 first, U8 second, F8 &counted) {
   U8 coin[ways];
@@ -230,19 +228,15 @@ INLINE void move_lanes(const Move &m, const Memory &at, const float *chance, U8 
     if (seldom) g = (F8)((U8)g ^ m.sign);
     if (seldom ? m.decays : decays) g = fma(w, all(m.decay), g);
     const F8 mean = a + (g - a) / kf;
-    F8 received = mean;
-    if (mode != kLazy && seldom && m.linear) received *= kf;
-    if (mode == kPush) received = (F8)((I8)received & chi);
-    F8 direction = received;
-    if (mode != kPlain) {
+    F8 direction = mean;
+    if (momentum) {
       const F8 buffer = load<F8>(at.buffer + here);
-      const F8 rolled = buffer * m.momentum + received;
-      direction = seldom && m.nesterov ? fma(rolled, all(m.momentum), received) : rolled;
-      store(at.buffer + here, mode == kPush ? rolled : chi ? rolled : buffer);
+      const F8 rolled = buffer * m.momentum + mean;
+      direction = seldom && m.nesterov ? fma(rolled, all(m.momentum), mean) : rolled;
+      store(at.buffer + here, chi ? rolled : buffer);
     }
-    if (mode == kLazy && seldom && m.linear) direction *= kf;
-    const F8 moved = fma(direction, all(m.rate), w);
-    store(at.weight + here, mode == kPush ? moved : chi ? moved : w);
+    if (seldom && m.linear) direction *= kf;
+    store(at.weight + here, chi ? fma(direction, all(m.rate), w) : w);
     store(at.grad_mean + here, (F8)((I8)mean & ~chi));
     store(at.batches + here, (k & ~chi) + 1);
     counted += kf;
@@ -265,7 +259,7 @@ struct Seen {
 };
 
 // Move n <= kRun scalars, whose indices have the low words low, low + stride, ...
-template <Mode mode, bool decays, bool seldom>
+template <bool momentum, bool decays, bool seldom>
 Seen move_run(const Move &move, const Memory &at, int64_t n, uint32_t low, uint32_t stride,
               uint32_t first, uint32_t second) {
   constexpr int wide = seldom ? 1 : 4;
@@ -283,7 +277,7 @@ Seen move_run(const Move &move, const Memory &at, int64_t n, uint32_t low, uint3
     std::fill_n(chance, n, m.chance);
   }
   const auto go = [&](auto ways, const Memory &here, const float *own, F8 &sum) __attribute__((always_inline)) {
-    move_lanes<ways(), mode, decays, seldom>(m, here, own, index, step, one, two, sum);
+    move_lanes<ways(), momentum, decays, seldom>(m, here, own, index, step, one, two, sum);
     index += step * static_cast<uint32_t>(ways());
   };
   constexpr std::integral_constant<int, wide> many;
@@ -294,7 +288,7 @@ Seen move_run(const Move &move, const Memory &at, int64_t n, uint32_t low, uint3
       __builtin_prefetch(at.grad + line);
       __builtin_prefetch(at.grad_mean + line);
       __builtin_prefetch(at.batches + line);
-      if (mode != kPlain) __builtin_prefetch(at.buffer + line);
+      if (momentum) __builtin_prefetch(at.buffer + line);
     }
     go(many, advance(at, i), chance + i, counted);
   }
@@ -327,10 +321,10 @@ Seen move_run(const Move &move, const Memory &at, int64_t n, uint32_t low, uint3
 
 using Run = Seen (*)(const Move &, const Memory &, int64_t, uint32_t, uint32_t, uint32_t, uint32_t);
 
-template <Mode mode>
+template <bool momentum>
 Run choose(const Move &m) {
-  if (m.linear || m.nesterov || m.sign) return move_run<mode, false, true>;
-  return m.decays ? move_run<mode, true, false> : move_run<mode, false, false>;
+  if (m.linear || m.nesterov || m.sign) return move_run<momentum, false, true>;
+  return m.decays ? move_run<momentum, true, false> : move_run<momentum, false, false>;
 }
 
 // ---- The step ----
@@ -421,15 +415,12 @@ extern "C" void sbs_measure(int64_t count, const Memory *memory, const Facts *fa
   std::memcpy(result, sums.data(), sums.size() * sizeof(Sums));
 }
 
-enum Verdict { kCounts = 1, kNonfinite = 2, kEpochOver = 4 };
-
-// Take one step; return the verdict. For layers that are parts of tensors: `known` has sum and
+// Take one step; return whether it counts. For layers that are parts of tensors: `known` has sum and
 // squared deviations of the whole ones, and `seen_here`, which receives the sums of
 // probabilities and batches, is written instead of the tallies.
 extern "C" int sbs_step(int64_t count, const Memory *memory, const Facts *facts,
                         const Options *options, uint64_t seed, int64_t *step, int64_t *skipped,
-                        int64_t period, int skip_nonfinite, int threads, const Sums *known,
-                        Seen *seen_here) {
+                        int skip_nonfinite, int threads, const Sums *known, Seen *seen_here) {
   const std::vector<Chunk> chunks = divide(count, facts);
   const int64_t pieces = static_cast<int64_t>(chunks.size());
   const std::vector<Sums> sums = known ? std::vector<Sums>(known, known + count)
@@ -445,8 +436,7 @@ extern "C" int sbs_step(int64_t count, const Memory *memory, const Facts *facts,
 
   const bool bad = skip_nonfinite && !finite;
   *skipped += bad;
-  if (bad || still) return bad ? kNonfinite : 0;  // nothing moves when the step does not count
-  const bool over = period > 0 && (*step + 1) % period == 0;
+  if (bad || still) return 0;  // nothing moves when the step does not count
   const uint64_t now = static_cast<uint64_t>(*step);
   *step += 1;
 
@@ -472,9 +462,7 @@ extern "C" int sbs_step(int64_t count, const Memory *memory, const Facts *facts,
     m.linear = o.linear != 0;
     m.nesterov = o.nesterov != 0;
     m.decays = o.weight_decay != 0;
-    runs[l] = !memory[l].buffer ? choose<kPlain>(m)
-              : o.push != 0     ? choose<kPush>(m)
-                                : choose<kLazy>(m);
+    runs[l] = memory[l].buffer ? choose<true>(m) : choose<false>(m);
   }
 
   std::vector<Seen> seen(chunks.size());
@@ -502,10 +490,6 @@ extern "C" int sbs_step(int64_t count, const Memory *memory, const Facts *facts,
       all.chances += part.chances;
       all.batches += part.batches;
     }
-    if (over) {
-      std::fill_n(memory[c.layer].grad_mean + c.start, c.length, 0.0f);
-      std::fill_n(memory[c.layer].batches + c.start, c.length, 1);
-    }
     seen[i] = all;
   });
 
@@ -524,5 +508,5 @@ extern "C" int sbs_step(int64_t count, const Memory *memory, const Facts *facts,
     tally[1] += (chance - tally[1]) / tally[0];
     tally[2] += (static_cast<float>(totals[l].batches / n) - tally[2]) / tally[0];
   }
-  return kCounts | (over ? kEpochOver : 0);
+  return 1;
 }

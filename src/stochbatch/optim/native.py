@@ -6,7 +6,6 @@ to the last bit. Where it cannot be built or does not apply, the eager step runs
 
 from __future__ import annotations
 
-import ctypes
 from array import array
 from collections.abc import MutableMapping, Sequence
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from stochbatch.optim.building import library
+from stochbatch.optim.building import library, ready
 from stochbatch.optim.fusing import UnavailableError, give_up, wanted
 from stochbatch.optim.kinds import KINDS, kind_by_shape
 from stochbatch.optim.pieces import memory_layout
@@ -35,26 +34,13 @@ from stochbatch.optim.state import (
 _CPU = torch.device("cpu")
 _TYPES = (Tensor, torch.nn.Parameter)
 _FLOAT, _STRIDED = torch.float32, torch.strided
-COUNTS, EPOCH_OVER = 1, 4  # bits of the C function's answer
-
-
-_C_FLOATS = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
-
-
-def _number(value: float | Tensor) -> float:
-    """Return a number that may be in a tensor; one on the CPU is read where it lies."""
-    if not isinstance(value, Tensor):
-        return value
-    if value.is_cpu and value.dtype in _C_FLOATS:
-        return float(_C_FLOATS[value.dtype].from_address(value.data_ptr()).value)
-    return float(value)
 
 
 def _options(group: dict[str, Any]) -> tuple[float, ...]:
     """Return the fields of ``Options`` in native.cpp."""
     fixed = group["probability"]
     return (
-        _number(group["lr"]),
+        float(group["lr"]),
         group["alpha"],
         group["lambd"],
         -1.0 if fixed is None else fixed,
@@ -63,7 +49,6 @@ def _options(group: dict[str, Any]) -> tuple[float, ...]:
         CROSS_LAYER.index(group["cross_layer"]),
         group["lr_scaling"] == "linear",
         group["nesterov"],
-        group["momentum_mode"] == "push",
         group["maximize"],
     )
 
@@ -109,14 +94,6 @@ def _all_float32(groups: Sequence[dict[str, Any]]) -> bool:
     )
 
 
-class Taken(NamedTuple):
-    """What is known of a step that was taken."""
-
-    epoch_over: bool
-    moved: list[dict[str, Tensor]]
-    """The states of the parameters that had a gradient."""
-
-
 def _step(
     groups: Sequence[dict[str, Any]],
     count: int,
@@ -125,10 +102,10 @@ def _step(
     counters: Counters,
     known: int | None = None,
     seen: int | None = None,
-) -> int:
+) -> bool:
     options = array("d", [field for group in groups for field in _options(group)])
     first = groups[0]
-    answer: int = library().step(
+    counts = library().step(
         count,
         memory.buffer_info()[0],
         facts.buffer_info()[0],
@@ -136,13 +113,12 @@ def _step(
         first["seed"],
         counters.step.data_ptr(),
         counters.skipped_steps.data_ptr(),
-        first["steps_per_epoch"] or 0,
         first["skip_nonfinite"],
         torch.get_num_threads(),
         known,
         seen,
     )
-    return answer
+    return bool(counts)
 
 
 class NativeParts:
@@ -184,15 +160,15 @@ class NativeParts:
         )
         return result.T
 
-    def take(self, sums: Tensor, counters: Counters) -> tuple[int, Tensor]:
+    def take(self, sums: Tensor, counters: Counters) -> tuple[bool, Tensor]:
         """Take the step, given the sums of the whole tensors.
 
         Returns:
-            The bits of the verdict; sums of probabilities and batches, one row a layer.
+            Whether it counts; sums of probabilities and batches, one row a layer.
         """
         known = sums.T.contiguous()
         seen = torch.zeros(len(self.layers), 2, dtype=torch.float64, device=_CPU)
-        answer = _step(
+        counts = _step(
             self.groups,
             len(self.layers),
             self._memory,
@@ -202,7 +178,7 @@ class NativeParts:
             seen.data_ptr(),
         )
         torch.autograd.graph.increment_version([layer.weight for layer in self.layers])
-        return answer, seen
+        return counts, seen
 
 
 def can_move(layers: Sequence[Layer], counters: Counters) -> bool:
@@ -235,6 +211,8 @@ class NativeStep:
             eligible = wanted(groups, ("cpu",))
             if eligible and not _all_float32(groups):
                 return False  # not for good: a network may become one of float32
+            if eligible and not fused and not ready():
+                return False  # for now: eager steps give the same weights
             try:
                 if eligible:
                     library()
@@ -248,21 +226,20 @@ class NativeStep:
         self,
         groups: Sequence[dict[str, Any]],
         states: MutableMapping[Tensor, dict[str, Tensor]],
-    ) -> Taken | None:
-        """Take a step, or return None if it cannot, with nothing changed."""
+    ) -> bool:
+        """Take a step, or return False if it cannot, with nothing changed."""
         gathered = self._gather(groups, states)
         if gathered is None and self._settle(groups, states):
             gathered = self._gather(groups, states)
         if gathered is None:
-            return None
+            return False
         if gathered.present:
             if not gathered.moved[0][STEP].is_cpu:  # others moved, on another device
-                return None
+                return False
             counters = Counters(gathered.moved[0][STEP], gathered.moved[0][SKIPPED_STEPS])
-            answer = self._call(groups, gathered.present, gathered.where, counters)
+            self._call(groups, gathered.present, gathered.where, counters)
             torch.autograd.graph.increment_version(gathered.weights)
-            return Taken(bool(answer & EPOCH_OVER), gathered.moved)
-        return Taken(False, [])
+        return True
 
     def _gather(
         self,
@@ -365,9 +342,9 @@ class NativeStep:
         present: list[int],
         where: list[int],
         counters: Counters,
-    ) -> int:
+    ) -> None:
         memory, facts = array("q", where), self._layer_facts(groups, present)
-        return _step(groups, len(present), memory, facts, counters)
+        _step(groups, len(present), memory, facts, counters)
 
     def _layer_facts(self, groups: Sequence[dict[str, Any]], present: list[int]) -> array[int]:
         """Return the fields of ``Facts`` in native.cpp, one row a layer."""

@@ -14,7 +14,7 @@ from stochbatch.optim.coins import check_seed
 from stochbatch.optim.kinds import check_kind
 from stochbatch.optim.probability import CROSS_LAYER
 from stochbatch.optim.shards import check_placements, is_sharded
-from stochbatch.optim.update import LR_SCALING, MOMENTUM_MODE
+from stochbatch.optim.update import LR_SCALING
 
 
 def check_options(options: Mapping[str, Any]) -> None:
@@ -23,11 +23,9 @@ def check_options(options: Mapping[str, Any]) -> None:
     check_scheme(options)
     check_choice("lr_scaling", options["lr_scaling"], LR_SCALING)
     check_momentum(options["momentum"])
-    check_choice("momentum_mode", options["momentum_mode"], MOMENTUM_MODE)
     for name in ("nesterov", "maximize", "skip_nonfinite"):
         check_bool(name, options[name])
     check_not_negative("weight_decay", options["weight_decay"])
-    _check_steps_per_epoch(options["steps_per_epoch"])
     check_seed(options["seed"])
     if options["fused"] is not None:
         check_bool("fused", options["fused"], "None, True or False")
@@ -119,17 +117,6 @@ def check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
     """Raise unless ``value`` is one of ``allowed``."""
     if value not in allowed:
         raise ValueError(f"{name} must be one of {allowed}, got {value!r}")
-
-
-def _check_steps_per_epoch(value: object) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(
-            f"steps_per_epoch must be None or an int, got {type(value).__name__}: {value!r}"
-        )
-    if value < 1:
-        raise ValueError(f"steps_per_epoch must be None or 1 or more, got {value}")
 
 
 def check_parameters(params: object) -> None:

@@ -85,10 +85,13 @@ def pieces(tensors: Sequence[Tensor], window: Window | None = None) -> Iterator[
         strides = tuple(whole.strides[axis] for axis in order)
     rows = views[0].shape[0]
     step = max(1, (1 << PIECE_BITS) * rows // first.numel())
-    for start in range(0, rows, step):
-        length = min(step, rows - start)
-        cut = tuple(view.narrow(0, start, length) for view in views)
-        yield Piece(whole.offset + start * strides[0], strides, cut)
+    start = 0
+    while start < rows:
+        offset, length = whole.offset + start * strides[0], min(step, rows - start)
+        if strides == (1,):  # up to the end of a block of coins
+            length = min(length, (1 << BLOCK_BITS) - offset % (1 << BLOCK_BITS))
+        yield Piece(offset, strides, tuple(view.narrow(0, start, length) for view in views))
+        start += length
 
 
 class MemoryLayout(NamedTuple):
@@ -164,15 +167,10 @@ class ElementIndex:
         assert index is not None, "a piece has at least one dimension"
         return index + as_int32(piece.offset) if piece.offset else index
 
-    def block(self, piece: Piece) -> int | Tensor:
-        """Return the number of the block of 2**32 elements: one, or one an element."""
-        shape = piece.tensors[0].shape
-        spans = zip(shape, piece.strides, strict=True)
+    def block(self, piece: Piece) -> int:
+        """Return the number of the block of 2**32 elements that a piece lies in."""
+        spans = zip(piece.tensors[0].shape, piece.strides, strict=True)
         last = piece.offset + sum((size - 1) * stride for size, stride in spans)
-        if piece.offset >> BLOCK_BITS == last >> BLOCK_BITS:
-            return piece.offset >> BLOCK_BITS
-        index = torch.full(shape, piece.offset, dtype=torch.int64, device=self.device)
-        for axis, (size, stride) in enumerate(zip(shape, piece.strides, strict=True)):
-            counting = torch.arange(size, dtype=torch.int64, device=self.device) * stride
-            index += counting.reshape((size,) + (1,) * (len(shape) - axis - 1))
-        return index >> BLOCK_BITS
+        if piece.offset >> BLOCK_BITS != last >> BLOCK_BITS:
+            raise ValueError("a tensor of more than 2**32 elements must be contiguous")
+        return piece.offset >> BLOCK_BITS

@@ -88,10 +88,8 @@ class ReferenceSBS:
         lr_scaling: str = "none",
         momentum: float = 0.0,
         nesterov: bool = False,
-        momentum_mode: str = "lazy",
         weight_decay: float = 0.0,
         maximize: bool = False,
-        steps_per_epoch: int | None = None,
         seed: int = 0,
     ) -> None:
         self.weights = weights
@@ -101,9 +99,7 @@ class ReferenceSBS:
         self.probability = probability
         self.linear = lr_scaling == "linear"
         self.momentum, self.nesterov = momentum, nesterov
-        self.push = momentum_mode == "push"
         self.weight_decay, self.maximize = weight_decay, maximize
-        self.steps_per_epoch = steps_per_epoch
         self.seed = seed
         self.steps = 0
         self.buffer = [[0.0] * len(layer) for layer in weights]
@@ -128,8 +124,6 @@ class ReferenceSBS:
             for j, g in enumerate(grad):
                 self._scalar(layer, j, g, u[j] < p[layer][j])
         self.steps += 1
-        if self.steps_per_epoch and self.steps % self.steps_per_epoch == 0:
-            self.new_epoch()
 
     def _scalar(self, layer: int, j: int, g: float, chi: bool) -> None:
         w, k = self.weights[layer][j], self.batches[layer][j]
@@ -139,11 +133,6 @@ class ReferenceSBS:
         rate = self.lr * (k if self.linear else 1)
         if self.momentum == 0:
             w = w - chi * rate * mean
-        elif self.push:
-            pushed = chi * mean * (k if self.linear else 1)
-            b = self.momentum * self.buffer[layer][j] + pushed
-            w = w - self.lr * (pushed + self.momentum * b if self.nesterov else b)
-            self.buffer[layer][j] = b
         elif chi:
             b = self.momentum * self.buffer[layer][j] + mean
             w = w - rate * (mean + self.momentum * b if self.nesterov else b)

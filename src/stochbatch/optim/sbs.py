@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any, overload
+from collections.abc import Callable, Hashable
+from typing import Any, ClassVar, overload
 
 import torch
 from torch import Tensor
@@ -13,20 +13,15 @@ from torch.optim.optimizer import ParamsT
 from stochbatch.optim import compiled
 from stochbatch.optim.checked import CheckedOptimizer, Member, call_closure
 from stochbatch.optim.eager import local_sums, take_step
-from stochbatch.optim.fusing import UnavailableError, give_up, wanted
-from stochbatch.optim.native import COUNTS, EPOCH_OVER, NativeParts, NativeStep, can_move
+from stochbatch.optim.fusing import wanted
+from stochbatch.optim.native import NativeParts, NativeStep, can_move
 from stochbatch.optim.options import check_nesterov, check_options
 from stochbatch.optim.parts import Parts
 from stochbatch.optim.probability import CrossLayer
 from stochbatch.optim.report import LayerReport, LayerRow
 from stochbatch.optim.roster import Layer, Roster, call_roster
-from stochbatch.optim.shards import (
-    is_sharded,
-    local,
-    local_grad,
-    refuse_a_share_of_the_parameters,
-)
-from stochbatch.optim.slots import STEP, real_grad, real_view
+from stochbatch.optim.shards import is_sharded, local, local_grad
+from stochbatch.optim.slots import real_grad, real_view
 from stochbatch.optim.state import (
     BATCHES,
     GRAD_MEAN,
@@ -37,7 +32,7 @@ from stochbatch.optim.state import (
     complete_state,
     counters_of,
 )
-from stochbatch.optim.update import LrScaling, MomentumMode, Verdict
+from stochbatch.optim.update import LrScaling
 
 
 class SBS(CheckedOptimizer):
@@ -72,15 +67,10 @@ class SBS(CheckedOptimizer):
             weighted by their size.
         lr_scaling: ``"none"`` moves by ``lr`` times the mean gradient, ``"linear"`` by
             ``lr`` times the number of batches times the mean.
-        momentum: momentum factor, in [0, 1).
+        momentum: momentum factor, in [0, 1); buffer and weight stand still unless drawn.
         nesterov: Nesterov momentum, as in ``torch.optim.SGD``.
-        momentum_mode: ``"lazy"``: buffer and weight stand still unless drawn. ``"push"``:
-            the buffer decays and moves the weight in every step, and receives the mean
-            gradient when drawn.
         weight_decay: L2 penalty; enters the average, not the statistics.
         maximize: ascend instead of descend.
-        steps_per_epoch*: forget the averages after every so many steps, as the article
-            does at each epoch; None: only when :meth:`new_epoch` is called.
         seed*: seed of the coins, in [0, 2**64).
         skip_nonfinite*: a step with an inf or NaN in any gradient changes nothing but
             ``skipped_steps``.
@@ -102,7 +92,8 @@ class SBS(CheckedOptimizer):
     """
 
     slots = SLOTS
-    whole = ("seed", "steps_per_epoch", "skip_nonfinite", "fused")
+    retired_settings: ClassVar = {"momentum_mode": "lazy"}
+    whole = ("seed", "skip_nonfinite", "fused")
     sharded = True
     _check_options = staticmethod(check_options)
     _check_sense = staticmethod(check_nesterov)
@@ -119,10 +110,8 @@ class SBS(CheckedOptimizer):
         lr_scaling: LrScaling = "none",
         momentum: float = 0.0,
         nesterov: bool = False,
-        momentum_mode: MomentumMode = "lazy",
         weight_decay: float = 0.0,
         maximize: bool = False,
-        steps_per_epoch: int | None = None,
         seed: int = 0,
         skip_nonfinite: bool = True,
         fused: bool | None = None,
@@ -136,16 +125,13 @@ class SBS(CheckedOptimizer):
             "lr_scaling": lr_scaling,
             "momentum": momentum,
             "nesterov": nesterov,
-            "momentum_mode": momentum_mode,
             "weight_decay": weight_decay,
             "maximize": maximize,
-            "steps_per_epoch": steps_per_epoch,
             "seed": seed,
             "skip_nonfinite": skip_nonfinite,
             "fused": fused,
         }
         self._forget_what_can_be_found_again()
-        refuse_a_share_of_the_parameters()
         super().__init__(params, defaults)
 
     def _forget_what_can_be_found_again(self) -> None:
@@ -181,18 +167,14 @@ class SBS(CheckedOptimizer):
 
     def _advance(self) -> None:
         wanted = self._native.wanted(self.param_groups)
-        if wanted and not self._parts:
-            taken = self._native.take(self.param_groups, self.state)
-            if taken is not None:
-                if taken.epoch_over:
-                    self._end_epoch_of_others(taken.moved, torch.tensor(True, device="cpu"))
-                return
+        if wanted and not self._parts and self._native.take(self.param_groups, self.state):
+            return
         ready = [entry for entry in self._ready() if entry.tensor.numel()]
         if not ready:
             self._parts.listen()
             return
         layers = [self._layer(entry) for entry in ready]
-        counters = self._counters_beside(layers)
+        counters = counters_of(self.state, layers[0].grad.device)
         # Beside parts even whole tensors move here: their step is that of all processes.
         divided = bool(self._parts) or any(is_sharded(entry.tensor) for entry in ready)
         native = wanted and divided and can_move(layers, counters)
@@ -202,20 +184,7 @@ class SBS(CheckedOptimizer):
             self.state[entry.tensor] = layer.state
             complete_state(layer.state, layer.parameter, counters, bool(entry.group["momentum"]))
         roster = call_roster(layers, self._rosters)
-        verdict = (self._take_native if native else self._take)(layers, roster, counters)
-        if verdict.epoch_over is not None:
-            self._end_epoch_of_others([layer.state for layer in layers], verdict.epoch_over)
-
-    def _counters_beside(self, layers: Sequence[Layer]) -> Counters:
-        """Return the counters; after a network has moved to another device, they follow once."""
-        home = layers[0].grad.device
-        found = counters_of(self.state, home)
-        if found.step.device in {layer.grad.device for layer in layers}:
-            return found
-        moved = Counters(*(counter.to(home) for counter in found))
-        for state in self._filled():
-            state[STEP], state[SKIPPED_STEPS] = moved
-        return moved
+        (self._take_native if native else self._take)(layers, roster, counters)
 
     @property
     def _parts(self) -> Parts:
@@ -223,37 +192,25 @@ class SBS(CheckedOptimizer):
             self._found_parts = Parts(self._members())
         return self._found_parts
 
-    def _take(self, layers: list[Layer], roster: Roster, counters: Counters) -> Verdict:
-        mover = self._mover(layers, roster)
-        sums = self._parts.whole_sums(layers, roster, local_sums(layers, roster, mover))
+    def _take(self, layers: list[Layer], roster: Roster, counters: Counters) -> None:
+        fused = self.param_groups[0]["fused"]
+        if self._compiles is None:
+            self._compiles = compiled.worthwhile(self.param_groups)
+        compiles = self._compiles and compiled.works(fused)
+        sums = self._parts.whole_sums(layers, roster, local_sums(layers, roster, compiles))
         number = counters.step.to(layers[0].grad.device)
-        verdict, seen = take_step(layers, roster, number, sums, mover)
+        # Where no compiler works, that has shown by now, before anything moves.
+        compiles = compiles and compiled.works(fused)
+        verdict, seen = take_step(layers, roster, number, sums, compiles)
         self._parts.tell(layers, roster, seen, verdict.counts)
         counters.step.add_(verdict.counts.to(counters.step.device))
         counters.skipped_steps.add_(verdict.nonfinite.to(counters.step.device))
-        return verdict
 
-    def _take_native(self, layers: list[Layer], roster: Roster, counters: Counters) -> Verdict:
+    def _take_native(self, layers: list[Layer], roster: Roster, counters: Counters) -> None:
         step = NativeParts(self.param_groups, layers)
         sums = self._parts.whole_sums(layers, roster, step.sums())
-        answer, seen = step.take(sums, counters)
-        counts, over = (
-            torch.tensor(bool(answer & bit), device="cpu") for bit in (COUNTS, EPOCH_OVER)
-        )
-        self._parts.tell(layers, roster, seen, counts)
-        return Verdict(counts, ~counts, over if answer & EPOCH_OVER else None)
-
-    def _mover(self, layers: list[Layer], roster: Roster) -> compiled.Mover | None:
-        """Return the compiled mover of vectors for a step that is not native, if there is one."""
-        if self._compiles is None:
-            self._compiles = wanted(self.param_groups, compiled.DEVICES)
-        if self._compiles:
-            try:
-                return compiled.mover(compiled.variants(layers, roster))
-            except UnavailableError as reason:
-                self._compiles = False
-                give_up(self.param_groups[0]["fused"], reason)
-        return None
+        counts, seen = step.take(sums, counters)
+        self._parts.tell(layers, roster, seen, torch.tensor(counts, device="cpu"))
 
     def _refuse_if_told_to_fuse(self) -> None:
         if self.param_groups[0]["fused"] and not wanted(self.param_groups, compiled.DEVICES):
@@ -261,15 +218,6 @@ class SBS(CheckedOptimizer):
                 "fused=True needs plain, dense float32 parameters on the CPU, contiguous or "
                 "channels-last, or parameters on a GPU: use fused=None"
             )
-
-    def _end_epoch_of_others(self, moved: list[dict[str, Tensor]], over: Tensor) -> None:
-        """Forget the averages of parameters that had no gradient in an epoch's last step."""
-        seen = {id(state) for state in moved}
-        for state in self._filled():
-            if id(state) not in seen:
-                mean, batches = local(state[GRAD_MEAN]), local(state[BATCHES])
-                mean.masked_fill_(over.to(mean.device), 0)
-                batches.masked_fill_(over.to(batches.device), 1)
 
     def _layer(self, entry: Member) -> Layer:
         """Return what moves in this step; nothing is changed, as it may yet be refused."""

@@ -7,7 +7,6 @@ parameters together (``parts``).
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -103,22 +102,3 @@ def check_placements(tensor: Tensor, owner: str) -> None:
                 f"{owner} cannot move a parameter that is a sum over processes: "
                 f"its placements are {placements}, expected Shard or Replicate"
             )
-
-
-_DIVIDES_PARAMETERS = "torch.distributed.optim.zero_redundancy_optimizer"
-
-
-def refuse_a_share_of_the_parameters() -> None:
-    """Raise if ``ZeroRedundancyOptimizer`` is making an optimizer for some of the parameters.
-
-    Layers are compared with all others of their kind, and numbered, so each must be known.
-    """
-    frame = sys._getframe(1)
-    while frame.f_back is not None:
-        if frame.f_globals.get("__name__") == _DIVIDES_PARAMETERS:
-            raise TypeError(
-                "SBS compares all layers with each other, ZeroRedundancyOptimizer shows each "
-                "process only some of them: shard with torch.distributed.fsdp.fully_shard, "
-                "which divides the optimizer's state too"
-            )
-        frame = frame.f_back

@@ -53,13 +53,18 @@ def complete_state(
 ) -> None:
     """Make what is missing of the state of a parameter that has a gradient.
 
-    State follows its parameter to another dtype, device or memory layout.
+    State follows its parameter to another dtype or memory layout.
     """
     begun = GRAD_MEAN in state  # others, as wrappers of optimizers, may keep things here too
     if begun and state[GRAD_MEAN].shape != weight.shape:
         raise ValueError(
             f"a parameter of shape {tuple(state[GRAD_MEAN].shape)} has become one of shape "
             f"{tuple(weight.shape)}: its averages do not fit any more, make a new optimizer"
+        )
+    if begun and state[GRAD_MEAN].device != weight.device:
+        raise RuntimeError(
+            f"a parameter has moved from {state[GRAD_MEAN].device} to {weight.device}, its state "
+            "has not: load the optimizer's state_dict into a new optimizer"
         )
     dtype = compute_dtype(weight.dtype)
     # In any case: whoever copied the state of each parameter made copies of these.
@@ -75,10 +80,8 @@ def complete_state(
         if held is None:
             continue
         wanted = SLOTS[name].dtype or dtype
-        fits = held.dtype == wanted and held.device == weight.device
-        if not fits or _laid_out_apart(local(held), local(weight)):
+        if held.dtype != wanted or _laid_out_apart(local(held), local(weight)):
             state[name] = like(weight, held, wanted)
-    state[TALLY] = state[TALLY].to(local(weight).device, torch.float32)
 
 
 def _laid_out_apart(held: Tensor, weight: Tensor) -> bool:

@@ -13,9 +13,7 @@ from torch import Tensor
 from stochbatch.optim.probability import Scores, probability
 
 LrScaling = Literal["none", "linear"]
-MomentumMode = Literal["lazy", "push"]
 LR_SCALING: tuple[str, ...] = get_args(LrScaling)
-MOMENTUM_MODE: tuple[str, ...] = get_args(MomentumMode)
 
 
 class Rule(NamedTuple):
@@ -23,7 +21,6 @@ class Rule(NamedTuple):
 
     lr_scaling: str = "none"
     nesterov: bool = False
-    momentum_mode: str = "lazy"
     maximize: bool = False
     decays: bool = False
     """Whether there is a weight decay."""
@@ -59,13 +56,10 @@ class Verdict(NamedTuple):
     """Whether the step counts at all; if not, everything stays as it was."""
     nonfinite: Tensor
     """Whether it does not count because a gradient has an inf or a NaN."""
-    epoch_over: Tensor | None
-    """Whether it counts and ends an epoch; None when nobody counts epochs."""
 
     def on(self, device: torch.device) -> Verdict:
         """Return the verdict as tensors of another device."""
-        epoch_over = None if self.epoch_over is None else self.epoch_over.to(device)
-        return Verdict(self.counts.to(device), self.nonfinite.to(device), epoch_over)
+        return Verdict(self.counts.to(device), self.nonfinite.to(device))
 
 
 def advance(
@@ -92,7 +86,7 @@ def advance(
     grad = grad.to(dtype)
     p = probability(grad, *chances) if isinstance(chances, Scores) else chances
     now = Scalars(now.weight.to(dtype), now.grad_mean, now.batches, now.momentum_buffer)
-    return update(now, grad, uniforms < p, verdict.counts, verdict.epoch_over, rates, rule), p
+    return update(now, grad, uniforms < p, verdict.counts, rates, rule), p
 
 
 def update(
@@ -100,7 +94,6 @@ def update(
     grad: Tensor,
     chi: Tensor,
     counts: Tensor,
-    epoch_over: Tensor | None,
     rates: Rates,
     rule: Rule,
 ) -> Scalars:
@@ -111,7 +104,6 @@ def update(
         grad: gradient of the universal batch.
         chi: whether each scalar's coin came up.
         counts: whether the step counts at all; if not, everything stays as it was.
-        epoch_over: whether the step counts and ends an epoch; None when nobody counts epochs.
         rates: the options that are numbers.
         rule: the other options.
     """
@@ -123,25 +115,16 @@ def update(
     mean = (grad - grad_mean).div_(batches).add_(grad_mean)
 
     drawn = _as_mask(chi, weight).bitwise_and_(_as_mask(counts, weight))
-    scaled = mean * batches if rule.lr_scaling == "linear" else mean
-    if buffer is None:
-        weight = _plus(weight, _only(drawn, scaled), rates.lr, -1)
-    elif rule.momentum_mode == "push":
-        pushed = _only(drawn, scaled)
-        rolled = (buffer * rates.momentum).add_(pushed)
-        direction = _plus(pushed, rolled, rates.momentum) if rule.nesterov else rolled
-        moved = _plus(weight, direction, rates.lr, -1)
-        weight = torch.where(counts, moved, weight)
-        buffer = torch.where(counts, rolled, buffer)
-    else:
+    direction = mean
+    if buffer is not None:
         rolled = (buffer * rates.momentum).add_(mean)
         direction = _plus(mean, rolled, rates.momentum) if rule.nesterov else rolled
-        if rule.lr_scaling == "linear":
-            direction = direction * batches
-        weight = _plus(weight, _only(drawn, direction), rates.lr, -1)
         buffer = _either(drawn, rolled, buffer)
+    if rule.lr_scaling == "linear":
+        direction = direction * batches
+    weight = _plus(weight, _only(drawn, direction), rates.lr, -1)
 
-    resting = ~drawn if epoch_over is None else ~(drawn | _as_mask(epoch_over, weight))
+    resting = ~drawn
     grad_mean = torch.where(counts, _only(resting, mean), grad_mean)
     batches = (batches & resting.to(batches.dtype)).add_(counts)
     return Scalars(weight, grad_mean, batches, buffer)

@@ -61,21 +61,6 @@ def test_all_ranks_stay_the_same_and_equal_one_process_with_the_same_gradient(
     assert alone_too
 
 
-def _zero() -> str:
-    from torch.distributed.optim import ZeroRedundancyOptimizer
-
-    try:
-        ZeroRedundancyOptimizer(network().parameters(), SBS, lr=0.1)
-    except TypeError as error:
-        return str(error)
-    return "nothing was raised"
-
-
-def test_zero_redundancy_optimizer_is_refused(two: Processes) -> None:
-    for text in two.run(_zero):
-        assert "fully_shard" in text
-
-
 def _flattened(original: bool) -> str:
     from torch.distributed.fsdp import FullyShardedDataParallel
 

@@ -25,8 +25,8 @@ pytestmark = pytest.mark.distributed
 
 OPTIONS: list[dict[str, Any]] = [
     {"lr": 0.1},
-    {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1, "lambd": -1.0, "steps_per_epoch": 3},
-    {"lr": 0.1, "momentum": 0.9, "momentum_mode": "push", "cross_layer": "weighted"},
+    {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1, "lambd": -1.0},
+    {"lr": 0.1, "momentum": 0.9, "cross_layer": "weighted"},
     {"lr": 0.1, "probability": 0.3, "lr_scaling": "linear", "maximize": True},
 ]
 
