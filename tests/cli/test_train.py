@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from stochbatch.cli.app import app
-from stochbatch.cli.train import _HOW, parse_settings, train
+from stochbatch.cli.train import _HOW, FIRST_TRY, parse_settings, train
 from stochbatch.training import Trial, read_run
 from tests.cli.command import assert_one_clear_line, call
 
@@ -50,10 +50,24 @@ def test_the_defaults_in_the_help_are_those_of_the_trial() -> None:
         default = Trial.model_fields[name].default if name in Trial.model_fields else None
         if isinstance(default, bool):
             assert option.show_default == ("" if default else "no-") + name.replace("_", "-")
+        elif name in FIRST_TRY:
+            assert option.show_default.startswith(
+                str(FIRST_TRY["method"] if name == "method" else 100)
+            )
         elif default != "" and isinstance(default, str | int | float):
             said = option.show_default.removesuffix(", or the method's own")
             assert said in {str(default)} | ({"0"} if default == 0 else set())
             assert (said != option.show_default) == (name in ("lr", "schedule"))
+
+
+def test_the_command_alone_trains_sbs_on_digits_for_a_short_time(tmp_path: Path) -> None:
+    assert shown() == Trial(method="sbs", epochs=30)
+    assert shown("--method", "sgd") == Trial(method="sgd", epochs=30)
+    assert shown("--epochs", "7") == Trial(method="sbs", epochs=7)
+    assert shown("--dataset", "cifar10") == Trial(method="sbs", dataset="cifar10")
+    path = tmp_path / "trial.toml"
+    path.write_text("seed = 1")
+    assert shown("--config", path) == Trial(seed=1), "a file means what it says"
 
 
 def test_what_is_usual_for_a_method_is_not_what_a_file_says(tmp_path: Path) -> None:
@@ -103,10 +117,6 @@ def test_options_make_the_trial() -> None:
         compile=True,
         seed=3,
     )
-
-
-def test_no_options_are_the_default_trial() -> None:
-    assert shown() == Trial()
 
 
 @pytest.mark.parametrize("form", ["toml", "json"])

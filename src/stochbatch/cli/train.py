@@ -49,7 +49,7 @@ def train(
         float | None, _field(default="1.0", help="Factor on the network's widths.")
     ] = None,
     method: Annotated[
-        str | None, _field(default="sgd", help="Method: see `stochbatch list methods`.")
+        str | None, _field(default="sbs", help="Method: see `stochbatch list methods`.")
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -82,7 +82,9 @@ def train(
             help="A setting of the schedule; may be repeated.",
         ),
     ] = None,
-    epochs: Annotated[int | None, _field(default="100", help="Number of epochs.")] = None,
+    epochs: Annotated[
+        int | None, _field(default="100; 30 on digits", help="Number of epochs.")
+    ] = None,
     augment: Annotated[
         bool | None,
         _field("--augment/--no-augment", default="augment", help="Crop and flip training images."),
@@ -228,7 +230,16 @@ def _trial(options: dict[str, Any]) -> Trial:
             given[its] = {**fields.get(its, {}), **parse_settings(given[its])}
     if "lr" in given and "schedule_settings" not in given:
         check_falling(given["lr"], fields.get("schedule_settings", {}))  # of the file's rate
+    if options["config"] is None:
+        fields = dict(FIRST_TRY)
+        if given.get("dataset", "digits") != "digits":
+            del fields["epochs"]
     return Trial(**{**fields, **given})
+
+
+FIRST_TRY = {"method": "sbs", "epochs": 30}
+"""What the command trains if it is not told: the method of this package, in half a minute on
+digits. The defaults of `Trial` are part of every hash and stay what they are."""
 
 
 def parse_settings(texts: list[str]) -> dict[str, Any]:
@@ -265,15 +276,16 @@ def _overview(trial: Trial) -> list[tuple[str, str]]:
     return [
         ("network", f"{trial.network} on {trial.dataset}" + _part(trial.share)),
         ("method", _with_settings(trial.method, trial.settings)),
-        ("batches of", f"{trial.batch_size} for {trial.epochs} epochs"),
+        ("batch size", f"{trial.batch_size}, {trial.epochs} epochs"),
         (
             "learning rate",
             f"{trial.lr:g}, {_with_settings(trial.schedule, trial.schedule_settings)}",
         ),
         (
-            "besides",
+            "other",
             f"momentum {trial.momentum:g}, weight decay {trial.weight_decay:g}, "
             f"{trial.precision}, {'synchronised batch norm, ' if trial.sync_bn else ''}"
+            f"{'uniform batch-norm scales, ' if trial.norm_init == 'uniform' else ''}"
             f"seed {trial.seed}",
         ),
     ]
