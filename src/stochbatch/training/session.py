@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -126,6 +127,8 @@ class Session:
         self.forward: Any = torch.compile(self.network) if trial.compile else self.network
         self.trained: Callable[[Tensor], Tensor] = self.forward
         self.optimizer = trial.build_optimizer(self.network)
+        if isinstance(self.optimizer, SBS):
+            self.optimizer.on_slow_layers = logging.getLogger("stochbatch").info
         schedule = SCHEDULES[trial.schedule]
         self.schedule = schedule(self.optimizer, trial.epochs, **trial.schedule_settings)
         self.scaler = torch.amp.GradScaler(device.type, enabled=trial.precision == "fp16")
