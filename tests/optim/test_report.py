@@ -120,7 +120,7 @@ def test_layers_that_are_slow_by_choice_or_not_slow_are_not_named(options: dict)
     optimizer.new_epoch()
 
 
-def test_who_asks_for_it_is_told_of_slow_layers_instead_of_warned(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_function_may_take_the_place_of_the_warning(caplog: pytest.LogCaptureFixture) -> None:
     optimizer = two_layers()
     optimizer.on_slow_layers = logging.getLogger("stochbatch").info
     with caplog.at_level("INFO", "stochbatch"):
