@@ -1,11 +1,14 @@
 """Invariant: the layer report says what the layers did since it was last asked."""
 
+import logging
 import math
+from collections.abc import Callable
 
+import pytest
 import torch
 from torch import nn
 
-from stochbatch import SBS, param_groups, update_probability
+from stochbatch import SBS, SlowLayersWarning, param_groups, update_probability
 from tests.optim.networks import backward, small_network, train
 
 
@@ -73,3 +76,53 @@ def test_a_long_account_does_not_saturate() -> None:
     optimizer.step()
     (row,) = optimizer.layer_report()
     assert row.probability == torch.tensor(0.3).item()
+
+
+def two_layers(named: bool = True, **options: object) -> SBS:
+    """Return an optimizer of two layers of a kind, of which the first has larger gradients."""
+    weights = [nn.Parameter(torch.zeros(3, 4)) for _ in range(2)]
+    weights[0].grad, weights[1].grad = 5 * torch.ones(3, 4), torch.ones(3, 4)
+    return SBS([("large", weights[0]), ("small", weights[1])] if named else weights, **options)
+
+
+def take(optimizer: SBS, steps: int) -> None:
+    for _ in range(steps):
+        optimizer.step()
+
+
+def test_slow_layers_are_named_once_at_the_hundredth_step() -> None:
+    optimizer = two_layers()
+    take(optimizer, 99)
+    with pytest.warns(SlowLayersWarning, match=r"hardly move \(1 of 2, .*: large\. .* lambd=-4"):
+        optimizer.step()
+    take(optimizer, 101)
+    optimizer.new_epoch()
+    tallies = [state["tally"] for state in optimizer.state.values()]
+    assert [tally[0].item() for tally in tallies] == [201, 201]
+    assert optimizer.layer_report()[0].probability < 0.02
+
+
+@pytest.mark.parametrize("asked", [SBS.new_epoch, SBS.layer_report])
+def test_slow_layers_are_named_at_the_end_of_an_epoch(asked: Callable[[SBS], object]) -> None:
+    optimizer, short = two_layers(named=False), two_layers()
+    take(optimizer, 25)
+    with pytest.warns(SlowLayersWarning, match=r"parameter 0 of shape \(3, 4\)") as caught:
+        asked(optimizer)
+    assert caught[0].filename == __file__
+    take(short, 5)
+    asked(short)  # too few to judge by
+
+
+@pytest.mark.parametrize("options", [{"probability": 0.01}, {"lambd": -1.0}])
+def test_layers_that_are_slow_by_choice_or_not_slow_are_not_named(options: dict) -> None:
+    optimizer = two_layers(**options)
+    take(optimizer, 101)
+    optimizer.new_epoch()
+
+
+def test_a_function_may_take_the_place_of_the_warning(caplog: pytest.LogCaptureFixture) -> None:
+    optimizer = two_layers()
+    optimizer.on_slow_layers = logging.getLogger("stochbatch").info
+    with caplog.at_level("INFO", "stochbatch"):
+        take(optimizer, 101)
+    assert [record.message[:23] for record in caplog.records] == ["Layers that hardly move"]

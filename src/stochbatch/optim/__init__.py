@@ -8,7 +8,7 @@ from stochbatch.optim.exact import ExactSBS
 from stochbatch.optim.kinds import KINDS, param_groups
 from stochbatch.optim.methods import Method
 from stochbatch.optim.probability import update_probability
-from stochbatch.optim.report import LayerReport, LayerRow
+from stochbatch.optim.report import LayerReport, LayerRow, SlowLayersWarning
 from stochbatch.optim.sbs import SBS
 from stochbatch.optim.schedules import SigmoidLR
 from stochbatch.registry import METHODS, SCHEDULES
@@ -26,6 +26,7 @@ __all__ = [
     "LayerRow",
     "Method",
     "SigmoidLR",
+    "SlowLayersWarning",
     "param_groups",
     "uniform",
     "update_probability",

@@ -25,10 +25,10 @@ def give_up(fused: bool | None, reason: UnavailableError) -> None:
     """Raise if a compiled step was asked for, warn if it would have been welcome."""
     if fused:
         raise RuntimeError(f"fused=True: {reason}") from reason
-    warnings.warn(f"SBS takes slow, eager steps: {reason}", stacklevel=_level_of_caller())
+    warnings.warn(f"SBS takes slow, eager steps: {reason}", stacklevel=level_of_caller())
 
 
-def _level_of_caller() -> int:
+def level_of_caller() -> int:
     """Return how far up the first frame is that belongs neither to torch nor to this package."""
     level = 1
     frame = sys._getframe(1)

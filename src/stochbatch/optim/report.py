@@ -1,7 +1,8 @@
-"""What each layer did: the table behind ``SBS.layer_report()``."""
+"""What each layer did: the table behind ``SBS.layer_report()``, and a warning."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -36,3 +37,31 @@ class LayerReport(tuple[LayerRow, ...]):
             right = [cell.rjust(width) for cell, width in zip(numbers, widths[2:], strict=True)]
             lines.append("  ".join(left + right))
         return "\n".join(lines)
+
+
+class SlowLayersWarning(UserWarning):
+    """Some layers hardly move: their mean update probability is below 0.02."""
+
+
+SLOW_PROBABILITY = 0.02
+JUDGED_STEPS, FEWEST_STEPS = 100, 20
+"""Layers are judged after so many steps, or when an epoch with the fewest has ended."""
+
+
+def slow_layers_text(slow: Sequence[str], count: int, lambd: float) -> str:
+    """Return the text of the warning.
+
+    Args:
+        slow: what to call each layer that hardly moves.
+        count: number of all layers.
+        lambd: of the first of them.
+    """
+    named = ", ".join(slow[:5]) + (f" and {len(slow) - 5} more" if len(slow) > 5 else "")
+    return (
+        f"Layers that hardly move ({len(slow)} of {count}, with a mean update probability below "
+        f"{SLOW_PROBABILITY}): {named}. This comes from lambd={lambd:g}: layers are compared with "
+        "the others of their kind, and of only two, one always stands nearly still. To let them "
+        "move, choose a lambd nearer to 0 (such as -1) or probability=0.5, for all layers or in a "
+        "parameter group of their own. stochbatch.param_groups(model) tells kinds by module, not "
+        "by shape; layer_report() shows what every layer does."
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Hashable
 from typing import Any, ClassVar, overload
 
@@ -13,12 +14,20 @@ from torch.optim.optimizer import ParamsT
 from stochbatch.optim import compiled
 from stochbatch.optim.checked import CheckedOptimizer, Member, call_closure
 from stochbatch.optim.eager import local_sums, take_step
-from stochbatch.optim.fusing import wanted
+from stochbatch.optim.fusing import level_of_caller, wanted
 from stochbatch.optim.native import NativeParts, NativeStep, can_move
 from stochbatch.optim.options import check_nesterov, check_options
 from stochbatch.optim.parts import Parts
 from stochbatch.optim.probability import CrossLayer
-from stochbatch.optim.report import LayerReport, LayerRow
+from stochbatch.optim.report import (
+    FEWEST_STEPS,
+    JUDGED_STEPS,
+    SLOW_PROBABILITY,
+    LayerReport,
+    LayerRow,
+    SlowLayersWarning,
+    slow_layers_text,
+)
 from stochbatch.optim.roster import Layer, Roster, call_roster
 from stochbatch.optim.shards import is_sharded, local, local_grad
 from stochbatch.optim.slots import real_grad, real_view
@@ -60,7 +69,10 @@ class SBS(CheckedOptimizer):
             and more ``conv``, two ``linear``, one ``bias``, none ``other``.
         lr: learning rate :math:`\eta`, a float or a tensor.
         alpha: weight of a scalar's gradient size within its layer (local scheme).
-        lambd: weight of the layer's score among layers of its kind (global scheme).
+        lambd: weight of the layer's score among layers of its kind (global scheme). Of two
+            layers of a kind one has score 1 and the other -1, whatever their gradients are:
+            -4 makes them move with probabilities 0.018 and 0.982, so one stands nearly still.
+            A :class:`stochbatch.SlowLayersWarning` names such layers once.
         probability: a number in (0, 1] for a fixed update probability; None is adaptive.
         cross_layer: what is compared across layers: ``"total"`` the layer's sum of
             :math:`|g|`, ``"mean"`` its mean, ``"weighted"`` its mean, with layers
@@ -75,9 +87,10 @@ class SBS(CheckedOptimizer):
         skip_nonfinite*: a step with an inf or NaN in any gradient changes nothing but
             ``skipped_steps``.
         fused*: True: a compiled step, or an error. False: the eager step. None: compiled
-            where that is possible (float32 on the CPU with a C++ compiler at hand, or a
-            GPU) and the network is not tiny. The coins are the same; on the CPU the
-            weights are too, on a GPU they may differ in the last place.
+            where that is possible: float32 on the CPU with a C++ compiler at hand (steps are
+            eager while it is built in the background for the first time), or a GPU and a
+            network that is not tiny. The coins are the same; on the CPU the weights are
+            too, on a GPU they may differ in the last place.
 
     Example:
         >>> import torch, stochbatch
@@ -95,6 +108,8 @@ class SBS(CheckedOptimizer):
     retired_settings: ClassVar = {"momentum_mode": "lazy"}
     whole = ("seed", "skip_nonfinite", "fused")
     sharded = True
+    on_slow_layers: Callable[[str], None] | None = None
+    """What to call with the text of a `SlowLayersWarning` instead of warning."""
     _check_options = staticmethod(check_options)
     _check_sense = staticmethod(check_nesterov)
 
@@ -132,6 +147,7 @@ class SBS(CheckedOptimizer):
             "fused": fused,
         }
         self._forget_what_can_be_found_again()
+        self._judged, self._steps_here = False, 0
         super().__init__(params, defaults)
 
     def _forget_what_can_be_found_again(self) -> None:
@@ -147,6 +163,7 @@ class SBS(CheckedOptimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        self._judged, self._steps_here = False, 0
         self._forget_what_can_be_found_again()
 
     @overload
@@ -163,6 +180,9 @@ class SBS(CheckedOptimizer):
         """Take one step; ``closure``, if given, recomputes the loss, which is returned."""
         loss = call_closure(closure)
         self._advance()
+        self._steps_here += 1
+        if self._steps_here == JUDGED_STEPS:
+            self._judge_layers(only_if_free=True)
         return loss
 
     def _advance(self) -> None:
@@ -238,6 +258,35 @@ class SBS(CheckedOptimizer):
             self._parts.windows.get(entry.number),
         )
 
+    def _judge_layers(self, only_if_free: bool = False) -> None:
+        """Warn once, when there are enough steps to judge by, if layers hardly move.
+
+        Args:
+            only_if_free: whether to read no tensor on another device than the CPU.
+        """
+        if self._judged:
+            return
+        entries = [entry for entry in self._members() if TALLY in self.state.get(entry.tensor, {})]
+        tallies = [self.state[entry.tensor][TALLY] for entry in entries]
+        if any(tally.is_meta or (only_if_free and not tally.is_cpu) for tally in tallies):
+            return
+        slow: list[Member] = []
+        for entry, tally in zip(entries, tallies, strict=True):
+            steps, chance, _ = tally.tolist()
+            if steps >= FEWEST_STEPS:
+                self._judged = True
+                if chance < SLOW_PROBABILITY and entry.group["probability"] is None:
+                    slow.append(entry)
+        if not slow:
+            return
+        text = slow_layers_text(
+            [_called(entry) for entry in slow], len(entries), slow[0].group["lambd"]
+        )
+        if self.on_slow_layers is not None:
+            self.on_slow_layers(text)
+        else:
+            warnings.warn(text, SlowLayersWarning, stacklevel=level_of_caller())
+
     @property
     def skipped_steps(self) -> int:
         """Number of steps left out for a non-finite gradient (waits for the device)."""
@@ -246,6 +295,7 @@ class SBS(CheckedOptimizer):
     @torch.no_grad()
     def new_epoch(self) -> None:
         """Start an epoch: forget the averaged gradients, not the momentum (Algorithm 2)."""
+        self._judge_layers()
         for state in self._filled():
             local(state[GRAD_MEAN]).zero_()
             local(state[BATCHES]).fill_(1)
@@ -269,6 +319,7 @@ class SBS(CheckedOptimizer):
             weight  linear     6         0.25     1.00
             bias    bias       2         0.25     1.00
         """
+        self._judge_layers()
         rows = []
         for entry in self._members():
             steps, chance, batches = 0.0, float("nan"), float("nan")
@@ -281,3 +332,10 @@ class SBS(CheckedOptimizer):
             size = entry.tensor.numel() * (2 if entry.tensor.is_complex() else 1)
             rows.append(LayerRow(entry.name, entry.kind, size, chance, batches))
         return LayerReport(rows)
+
+
+def _called(entry: Member) -> str:
+    """Return a parameter's name, or else its number and its shape."""
+    if "param_names" in entry.group:
+        return entry.name
+    return f"parameter {entry.name} of shape {tuple(entry.tensor.shape)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -117,6 +118,8 @@ class Session:
         zeros = torch.zeros(2, *self.batches.shape[1:], device=device)
         self.trained = ranks.data_parallel(self.forward, self._laid_out(zeros))  # type: ignore[arg-type]
         self.optimizer = trial.build_optimizer(self.network)
+        if isinstance(self.optimizer, SBS):
+            self.optimizer.on_slow_layers = logging.getLogger("stochbatch").info
         schedule = SCHEDULES[trial.schedule]
         self.schedule = schedule(self.optimizer, trial.epochs, **trial.schedule_settings)
         self.scaler = torch.amp.GradScaler(device.type, enabled=trial.precision == "fp16")
