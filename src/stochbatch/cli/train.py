@@ -258,13 +258,13 @@ def _overview(trial: Trial) -> list[tuple[str, str]]:
     return [
         ("network", f"{trial.network} on {trial.dataset}" + _part(trial.share)),
         ("method", _with_settings(trial.method, trial.settings)),
-        ("batches of", f"{trial.batch_size} for {trial.epochs} epochs"),
+        ("training", f"batch size {trial.batch_size}, {trial.epochs} epochs"),
         (
             "learning rate",
             f"{trial.lr:g}, {_with_settings(trial.schedule, trial.schedule_settings)}",
         ),
         (
-            "besides",
+            "other",
             f"momentum {trial.momentum:g}, weight decay {trial.weight_decay:g}, "
             f"{trial.precision}, {'synchronised batch norm, ' if trial.sync_bn else ''}"
             f"seed {trial.seed}",
