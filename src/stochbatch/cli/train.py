@@ -276,7 +276,7 @@ def _overview(trial: Trial) -> list[tuple[str, str]]:
     return [
         ("network", f"{trial.network} on {trial.dataset}" + _part(trial.share)),
         ("method", _with_settings(trial.method, trial.settings)),
-        ("batch size", f"{trial.batch_size}, {trial.epochs} epochs"),
+        ("training", f"batch size {trial.batch_size}, {trial.epochs} epochs"),
         (
             "learning rate",
             f"{trial.lr:g}, {_with_settings(trial.schedule, trial.schedule_settings)}",

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Any
+from typing import Any, get_args
 
 from stochbatch.report.provenance import cautions
 from stochbatch.studies.cell import Cell
-from stochbatch.studies.results import CellOutcomes, Outcome, StudyResults
+from stochbatch.studies.results import CellOutcomes, Outcome, Status, StudyResults
 from stochbatch.studies.statistics import (
     CellStatistics,
     ClaimStatistics,
@@ -93,22 +93,14 @@ class Layout:
 
     @cached_property
     def trials(self) -> list[Outcome]:
-        """The distinct trials: two cells may stand on the same ones."""
-        found = {
-            outcome.trial.hash: outcome for cell in self.results.cells for outcome in cell.outcomes
-        }
-        return list(found.values())
+        """The distinct trials."""
+        return self.results.trials
 
     @cached_property
     def counts(self) -> dict[str, int]:
         """Number of distinct trials by what became of them."""
         counted = Counter(outcome.status for outcome in self.trials)
-        return {
-            "finished": counted["finished"],
-            "diverged": counted["diverged"],
-            "failed": counted["failed"],
-            "missing": counted["missing"],
-        }
+        return {status: counted[status] for status in get_args(Status)}
 
     @property
     def verdicts(self) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Sequence
+from typing import get_args
 
 from stochbatch.report import claims
 from stochbatch.report.layout import NONE, Layout, number, ours, share, verdict
+from stochbatch.studies.results import Status
 from stochbatch.studies.statistics import CellStatistics, ClaimStatistics, Interval
 
-STATUSES = ("finished", "diverged", "failed", "missing")
+STATUSES = get_args(Status)
 
 
 def markdown(layout: Layout) -> str:
@@ -117,37 +119,19 @@ def cells_csv(layout: Layout) -> str:
         *("mean", "std", "low", "high", "best", "mean_best", "curve_best", "update_probability"),
         *("published_mean", "published_max", "verdict"),
     ]
-    rows = [
-        [*map(_plain, found.cell.key), *_cell_numbers(layout, found)]
-        for found in layout.statistics.cells
-    ]
-    return _comma_separated([*_apart(layout.axes, head), *head], rows)
+    rows = [[*found.cell.key, *_cell_numbers(layout, found)] for found in layout.statistics.cells]
+    return _comma_separated([*layout.axes, *head], rows)
 
 
 def claims_csv(layout: Layout) -> str:
     """Return one line for each claim in each place, with all its numbers in full."""
-    first = ["claim", "axis"]
-    last = [
+    head = [
+        *("claim", "axis", *layout.place_axes),
         *("better", "better_among", "than", "than_among"),
         *("pairs", "difference", "difference_low", "difference_high"),
         *("bootstrap_low", "bootstrap_high", "p", "corrected_p", "verdict"),
     ]
-    head = [*first, *_apart(layout.place_axes, [*first, *last]), *last]
     return _comma_separated(head, (_claim_numbers(layout, found) for found in layout.claims))
-
-
-def _apart(axes: Sequence[str], others: Sequence[str]) -> list[str]:
-    """Return the names of axes as columns; one that another column has says that it is an axis."""
-    return [f"axis: {name}" if name in others else _plain(name) for name in axes]
-
-
-def _plain(label: str) -> str:
-    """Return a label that no spreadsheet takes for a formula."""
-    try:
-        float(label)
-    except ValueError:
-        return f"'{label}" if label.startswith(("=", "+", "-", "@", "\t", "\r")) else label
-    return label
 
 
 def published_mean(found: CellStatistics) -> str:
@@ -203,12 +187,12 @@ def _claim_numbers(layout: Layout, found: ClaimStatistics) -> list[object]:
         found.corrected_p,
     )
     return [
-        _plain(claims.title(layout, found.claim)),
-        _plain(axis),
-        *(_plain(found.place.get(name, "")) for name in layout.place_axes),
-        _plain(found.cell.coordinates[axis]),
+        claims.title(layout, found.claim),
+        axis,
+        *(found.place.get(name, "") for name in layout.place_axes),
+        found.cell.coordinates[axis],
         found.among,
-        "" if found.baseline is None else _plain(found.baseline.coordinates[axis]),
+        "" if found.baseline is None else found.baseline.coordinates[axis],
         found.baseline_among,
         found.pairs,
         *map(_full, numbers),

@@ -66,15 +66,16 @@ class StudyResults:
     """How much of the study this is, if it is not all of it."""
 
     @property
+    def trials(self) -> list[Outcome]:
+        """The distinct trials: two cells may stand on the same ones."""
+        found = {outcome.trial.hash: outcome for cell in self.cells for outcome in cell.outcomes}
+        return list(found.values())
+
+    @property
     def missing(self) -> list[Trial]:
         """The distinct trials that are not over, seed by seed."""
-        found = {
-            outcome.trial.hash: outcome.trial
-            for cell in self.cells
-            for outcome in cell.outcomes
-            if outcome.result is None
-        }
-        return sorted(found.values(), key=lambda trial: trial.seed)
+        missing = [outcome.trial for outcome in self.trials if outcome.result is None]
+        return sorted(missing, key=lambda trial: trial.seed)
 
 
 def collect(
