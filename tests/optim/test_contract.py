@@ -316,12 +316,6 @@ def test_a_gradient_that_is_yet_to_be_conjugated_is_the_conjugate(
     assert torch.equal(lazy.network[0], done.network[0])
 
 
-def test_a_weight_that_is_yet_to_be_conjugated_is_refused(row: Row) -> None:
-    weight = nn.Parameter(torch.ones(3, dtype=torch.complex64).conj())
-    with pytest.raises(ValueError, match="make the parameter of its resolve_conj"):
-        row.make(Problem(), [weight])
-
-
 @pytest.mark.parametrize(("name", "options"), settings(), ids=str)
 def test_state_follows_its_parameter_to_another_dtype(
     name: str, options: dict, monkeypatch

@@ -36,7 +36,7 @@ BLOCK_BITS = 32
 UNIFORM_BITS = 24
 """A uniform is a multiple of ``2**-UNIFORM_BITS``, exact in float32."""
 
-_CHAIN_STARTS = (0x243F6A88, 0x13198A2E)  # fractional digits of pi: nothing up the sleeve
+_CHAIN_STARTS = (0x243F6A88, 0x13198A2E)  # arbitrary constants: digits of pi
 
 
 def as_int32(word: int) -> int:

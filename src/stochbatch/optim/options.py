@@ -149,11 +149,6 @@ def check_members(params: Sequence[object], owner: str, sharded: bool) -> None:
                 f"{owner} needs parameters as they are, FullyShardedDataParallel flattens them: "
                 "use torch.distributed.fsdp.fully_shard"
             )
-        if isinstance(tensor, Tensor) and tensor.is_complex() and tensor.is_conj():
-            raise ValueError(
-                f"{owner} cannot move a tensor that is yet to be conjugated: make the parameter of "
-                "its resolve_conj()"
-            )
         if id(tensor) in seen:
             raise ValueError(f"a parameter is listed twice in one group: {entry!r:.60}")
         seen.add(id(tensor))
