@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
 
 from stochbatch import data
@@ -188,7 +189,7 @@ class _Runner:
             self.session.load(state)
             place = Place(state["epoch"], state["step"])
             self.metrics, self.seconds = state["metrics"], state["seconds"]
-            self.earlier = json.loads(state.get("environments", "[]"))
+            self.earlier = json.loads(state["environments"])
             if self.earlier and self.earlier[-1] == self.environment:
                 self.earlier.pop()
         self.ranks.first(lambda: write(self.folder / METRICS, "".join(self.metrics)))
@@ -314,8 +315,6 @@ class _Runner:
         return result
 
     def _write_result(self, status: str) -> Result:
-        import safetensors.torch
-
         lines = [json.loads(line) for line in self.metrics]
         curve = [line.get("test_accuracy") for line in lines]
         network = self.session.network

@@ -228,10 +228,7 @@ class Session:
         """Go back to where :meth:`state` was taken."""
         self.network.load_state_dict(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])
-        if state["schedule"].keys() == _FORMER_SCHEDULE_STATE:
-            self.schedule.__dict__.update(state["schedule"])
-        else:
-            self.schedule.load_state_dict(state["schedule"])
+        self.schedule.load_state_dict(state["schedule"])
         # The schedule would warn if its first call came before one of the optimizer's.
         self.optimizer._opt_called = True  # type: ignore[attr-defined]
         self.scaler.load_state_dict(state["scaler"])
@@ -246,10 +243,6 @@ class Session:
         with torch.no_grad():
             bits = [weight.view(torch.int32).sum() for weight in self.network.parameters()]
             return str(int(torch.stack(bits).sum()))
-
-
-_FORMER_SCHEDULE_STATE = {"last_epoch", "_step_count", "_last_lr"}
-"""What checkpoints had of a schedule before there could be schedules of others."""
 
 
 def _plain(value: Any) -> Any:
