@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from stochbatch.studies import SCALES, Study, collect, local
-from stochbatch.studies.engine import StudyStopped, StudyWatcher
+from stochbatch.studies.engine import StudyStopped, StudyWatcher, train
 from stochbatch.studies.local import default_workers, devices, run_trials
 from stochbatch.training import Trial
 from tests.cli.command import ENVIRONMENT, SCRIPT
@@ -87,28 +87,27 @@ class Broken(Log):
 
 def test_a_watcher_that_cannot_write_any_more_does_not_end_a_study(tmp_path: Path) -> None:
     watcher = Broken()
-    trials = [small_trial(epochs=1, seed=seed) for seed in range(2)]
-    assert run_trials(trials, tmp_path, watcher=watcher).finished == 2
+    assert run_trials([small_trial(epochs=1)], tmp_path, watcher=watcher).finished == 1
     assert len(watcher.ended) == 1
+    assert watcher.closed
 
 
 def test_a_process_whose_device_may_be_broken_is_replaced_after_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A GPU that is not there stands for one that is broken: every trial on it fails."""
     places: list[int] = []
     hire = local._Engine._hire
     monkeypatch.setattr(
         local._Engine, "_hire", lambda self, place: (places.append(place), hire(self, place))
     )
-    trials = [small_trial(epochs=1, dataset="cifar10"), small_trial(epochs=1)]
-    options = {"workers": 1, "data_root": tmp_path / "empty"}
-    assert run_trials(trials, tmp_path / "sound", **options).finished == 1
+    trials = [small_trial(dataset="cifar10", network="vgg11"), small_trial(epochs=1)]
+    options = {"data_root": tmp_path / "empty"}
+    assert run_trials(trials, tmp_path / "sound", device="cpu", **options).failed == 1
     assert places == [0]
-    monkeypatch.setattr(local, "keeps_faults", lambda options: True)
-    count = run_trials(trials, tmp_path / "broken", **options)
-    assert (count.finished, count.failed) == (1, 1)
+    monkeypatch.setattr(local, "devices", lambda device: ["cuda:77"])
+    assert run_trials(trials, tmp_path / "broken", **options).failed == 2
     assert places == [0, 0, 0]
-    assert local.keeps_faults({"device": "cuda:0"})
 
 
 def test_what_is_missing_is_run_and_what_is_done_is_not(tmp_path: Path) -> None:
@@ -167,7 +166,7 @@ def test_a_worker_that_is_killed_is_replaced(tmp_path: Path) -> None:
 
 
 def test_a_signal_stops_a_study_and_the_next_run_ends_it(tmp_path: Path) -> None:
-    trials = [small_trial(epochs=40, seed=seed) for seed in range(2)]
+    trial = small_trial(epochs=40)
 
     class Stops(Log):
         def epoch(self, trial: Trial, done: int) -> None:
@@ -175,17 +174,15 @@ def test_a_signal_stops_a_study_and_the_next_run_ends_it(tmp_path: Path) -> None
                 os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(StudyStopped, match="stopped by signal 2"):
-        run_trials(trials, tmp_path / "parts", watcher=Stops())
+        run_trials([trial], tmp_path / "parts", watcher=Stops())
     assert list((tmp_path / "parts").glob("*/checkpoint-*.pt"))
-    assert run_trials(trials, tmp_path / "parts", workers=2).finished == 2
-    assert run_trials(trials, tmp_path / "whole").finished == 2
-    for trial in trials:
-        parts, whole = (lasting(tmp_path / name / trial.folder) for name in ("parts", "whole"))
-        assert parts == whole
+    assert run_trials([trial], tmp_path / "parts").finished == 1
+    train(trial, tmp_path / "whole")
+    assert lasting(tmp_path / "parts" / trial.folder) == lasting(tmp_path / "whole" / trial.folder)
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's /proc")
-@pytest.mark.parametrize("moment", [0.0, 0.5, 1.5])
+@pytest.mark.parametrize("moment", [0.0, 1.0])
 def test_ctrl_c_while_the_workers_begin_leaves_no_traceback(tmp_path: Path, moment: float) -> None:
     words = ["study", "run", "comparison", "--scale", "demo", "--workers", "2"]
     process = subprocess.Popen(
@@ -201,7 +198,7 @@ def test_ctrl_c_while_the_workers_begin_leaves_no_traceback(tmp_path: Path, mome
     _until(lambda: len(_children(process.pid)) > 1)
     time.sleep(moment)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    said += process.communicate(timeout=120)[0]
+    said += process.communicate(timeout=300)[0]
     assert "Traceback" not in said
     assert "Stopped; everything is saved" in said
     assert process.returncode == 130
@@ -231,7 +228,7 @@ def test_workers_of_an_engine_that_is_killed_save_and_end_and_the_next_goes_on(
     assert workers
     _until(lambda: all(b"spawn_main" not in _command(worker) for worker in workers))
     assert not (tmp_path / trial.folder / "error.json").exists()
-    run_trials([trial], tmp_path / "whole")
+    train(trial, tmp_path / "whole")
     assert lasting(tmp_path / trial.folder) == lasting(tmp_path / "whole" / trial.folder)
 
 
@@ -247,9 +244,9 @@ def _command(process: str) -> bytes:
 
 
 def _until(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not true():
-        assert time.monotonic() < deadline, "waited for a minute"
+        assert time.monotonic() < deadline, "waited for five minutes"
         time.sleep(0.05)
 
 

@@ -1,79 +1,135 @@
-"""Invariant: a cluster leaves what this machine alone would leave, whatever dies in between."""
+"""Invariant: a cluster leaves what this machine alone leaves, whatever dies in between.
+
+Real Ray: one cluster of two nodes with a CPU each. Where a trial must still be running when
+something happens to it, it uses the method of a plugin whose steps are slow while a file exists.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from stochbatch.studies import local
-from stochbatch.studies.engine import StudyStopped, StudyWatcher
-from stochbatch.studies.ray_cluster import ClusterError, Share, connected
-from stochbatch.studies.ray_engine import run_trials
-from stochbatch.training import Trial
-from tests.cli.command import SCRIPT
-from tests.studies.two_nodes import below, left_after, of_session, two_nodes
+from stochbatch import plugins
+from stochbatch.optim import METHODS, Method
+from stochbatch.studies.engine import StudyStopped, StudyWatcher, train
+from stochbatch.studies.ray_engine import ClusterError, connected, run_trials
+from stochbatch.training import RunError, Trial
+from tests.cli.command import ENVIRONMENT, SCRIPT, assert_one_clear_line, call
 from tests.training.runs import lasting, small_trial
 
-pytest.importorskip("ray")
-pytestmark = [
-    pytest.mark.distributed,
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's /proc"),
-]
+PLUGIN = """
+import os, time
+from pathlib import Path
+import torch
+from stochbatch.optim import METHODS, Method
 
-SHORT = [
-    small_trial(method="sgd", epochs=2, momentum=0.9),
-    small_trial(method="sbs", epochs=2),
-    small_trial(method="entropy-sgd", epochs=2),
-    small_trial(method="dropout", epochs=2, seed=1),
-]
-LONG = [small_trial(method=method, epochs=25) for method in ("sgd", "sbs")]
-SLOW = [small_trial(method="sgd", epochs=1, share=1.0, batch_size=2)]
-"""One long epoch: what is saved of it, is saved because it was told to stop."""
+FOLDER = Path(__file__).parent
+
+class SlowSGD(torch.optim.SGD):
+    def step(self, closure=None):
+        (FOLDER / f"{os.getpid()}.pid").touch()
+        if (FOLDER / "slow").exists():
+            time.sleep(1.0)
+        return super().step(closure)
+
+METHODS.add("slow-sgd", "SGD that can be made slow.", Method("Slow SGD", SlowSGD))
+"""
+QUICK = [small_trial(method=method, epochs=2) for method in ("sgd", "sbs", "entropy-sgd")]
+
+distributed = pytest.mark.distributed
+pytestmark = pytest.mark.timeout(900)
+
+
+class Plugin:
+    """A folder with the plugin: which processes have used it, and whether it is slow."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file, self.slow = folder / "slow_sgd.py", folder / "slow"
+        self.file.write_text(PLUGIN)
+
+    def pids(self) -> set[int]:
+        return {int(path.stem) for path in self.file.parent.glob("*.pid")}
+
+    def begin(self, slow: bool) -> None:
+        """Forget who has used it."""
+        for path in self.file.parent.glob("*.pid"):
+            path.unlink()
+        if slow:
+            self.slow.touch()
+
+    def long(self, **fields: Any) -> Trial:
+        """A trial of a second, or of a minute while it is slow."""
+        return small_trial(**{"method": "slow-sgd", "epochs": 8, "momentum": 0.9, **fields})
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Everything, trained by the local engine."""
-    root = tmp_path_factory.mktemp("whole")
-    trials = [*SLOW, *LONG, *SHORT]
-    assert local.run_trials(trials, root, workers=2).finished == len(trials)
-    return root
+def plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plugin]:
+    plugin = Plugin(tmp_path_factory.mktemp("plugin"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STOCHBATCH_PLUGINS", str(plugin.file))
+        patch.setattr(plugins, "_begun", False)
+        for part in ("_things", "_summaries", "_origins"):  # as they were, afterwards
+            patch.setattr(METHODS, part, dict(getattr(METHODS, part)))
+        yield plugin
+
+
+@pytest.fixture(autouse=True)
+def fast(plugin: Plugin) -> Iterator[None]:
+    yield
+    plugin.slow.unlink(missing_ok=True)
 
 
 @pytest.fixture(scope="module")
-def cluster(whole: Path) -> Iterator[Any]:
-    with two_nodes() as nodes:
-        yield nodes
+def cluster(plugin: Plugin) -> Iterator[Any]:
+    """Two nodes with a CPU each; the first one claims to have a GPU as well."""
+    pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    folder = tempfile.mkdtemp(prefix="sb", dir="/tmp")  # names of sockets must be short
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_TMPDIR", folder)
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_worker_niceness", "0")  # or a busy machine would starve them
+        # Ray sets it to the CPUs of a task, unless it is set. Either way it must not matter.
+        patch.setenv("OMP_NUM_THREADS", "2")
+        patch.delenv("RAY_ADDRESS", raising=False)
+        store = {"object_store_memory": 80 * 2**20}
+        head = {"num_cpus": 1, "num_gpus": 1, "include_dashboard": False, **store}
+        nodes = Cluster(initialize_head=True, head_node_args=head)
+        try:
+            nodes.add_node(num_cpus=1, **store)
+            yield nodes
+        finally:
+            nodes.shutdown()
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
 def connection(cluster: Any) -> Iterator[Any]:
-    """A connection for all tests: the processes that have imported torch stay."""
+    """A connection for all tests: processes that have imported torch stay."""
     with connected(cluster.address):
         yield cluster
 
 
-@pytest.fixture
-def attentive(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hear of every epoch at once: an epoch here is short, and something is to be done in it."""
-    monkeypatch.setattr("stochbatch.studies.ray_engine.TOLD_EVERY", 0.0)
-    monkeypatch.setattr("stochbatch.studies.ray_engine.LOOK_EVERY", 0.05)
-
-
 class Log(StudyWatcher):
-    """Remembers what it was told, and does something when a trial has done its third epoch."""
+    """Remembers what it was told, and acts once as soon as each of some trials did an epoch."""
 
-    def __init__(self, act: Callable[[], object] | None = None) -> None:
-        self.act = act
+    def __init__(self, act: Callable[[], object] | None = None, trials: int = 1) -> None:
+        self.act, self.trials = act, trials
+        self.begun: set[str] = set()
         self.ended: list[str] = []
         self.notes: list[str] = []
 
@@ -81,7 +137,9 @@ class Log(StudyWatcher):
         self.notes.append(text)
 
     def epoch(self, trial: Trial, done: int) -> None:
-        if self.act is not None and done >= 3:
+        if done:
+            self.begun.add(trial.hash)
+        if self.act is not None and len(self.begun) == self.trials:
             self.act, act = None, self.act
             act()
 
@@ -89,75 +147,77 @@ class Log(StudyWatcher):
         self.ended.append(status)
 
 
-def assert_same(trials: list[Trial], whole: Path, root: Path) -> None:
+def until(fact: Callable[[], object], process: subprocess.Popen[str] | None = None) -> None:
+    """Wait for a fact, for minutes if need be, as long as a process lives."""
+    deadline = time.monotonic() + 300
+    while not fact():
+        assert time.monotonic() < deadline, "it did not come about in five minutes"
+        assert process is None or process.poll() is None, process.communicate()
+        time.sleep(0.05)
+
+
+def assert_as_alone(trials: list[Trial], root: Path, tmp_path: Path) -> None:
+    whole = tmp_path / "whole"
     for trial in trials:
+        assert train(trial, whole)[0] == "finished"
         assert lasting(root / trial.folder) == lasting(whole / trial.folder)
-    assert {path.name for path in root.iterdir()} == {trial.folder for trial in trials}
 
 
-def test_the_same_bytes_as_from_the_local_engine(
-    whole: Path, connection: Any, tmp_path: Path
-) -> None:
-    log = Log()
-    count = run_trials(SHORT, tmp_path, watcher=log)
-    assert (count.finished, count.diverged, count.failed) == (4, 0, 0)
-    assert log.ended == ["finished"] * 4
+@distributed
+def test_the_same_bytes_as_without_a_cluster(connection: Any, tmp_path: Path) -> None:
+    log, root = Log(), tmp_path / "runs"
+    count = run_trials(QUICK, root, watcher=log)
+    assert (count.finished, count.diverged, count.failed) == (3, 0, 0)
+    assert log.ended == ["finished"] * 3
     assert log.notes == []
-    assert_same(SHORT, whole, tmp_path)
+    assert {path.name for path in root.iterdir()} == {trial.folder for trial in QUICK}
+    assert_as_alone(QUICK, root, tmp_path)
 
 
+@distributed
 def test_a_trial_that_fails_is_recorded_and_the_others_go_on(
     connection: Any, tmp_path: Path
 ) -> None:
-    bad, good, elsewhere = SHORT[0], SHORT[1], small_trial(dataset="cifar10", network="vgg11")
-    (tmp_path / bad.folder).mkdir()
-    (tmp_path / bad.folder / "result.json").write_text("{")
-    count = run_trials([bad, good, elsewhere], tmp_path, data_root=tmp_path / "nothing")
-    assert (count.finished, count.failed) == (1, 2)
-    errors = dict(error.split(": ", 1) for error in count.errors)
-    assert "is not a result of this version" in errors[bad.folder]
-    assert errors[elsewhere.folder].startswith("cifar-10-binary.tar.gz of cifar10 is neither in")
-    assert "RunError" in (tmp_path / bad.folder / "error.json").read_text()
-    (tmp_path / bad.folder / "result.json").unlink()
-    assert run_trials([bad], tmp_path).finished == 1
-    assert not (tmp_path / bad.folder / "error.json").exists()
+    good, bad = QUICK[0], small_trial(dataset="cifar10", network="vgg11")
+    count = run_trials([bad, good], tmp_path, data_root=tmp_path / "nothing")
+    assert (count.finished, count.failed) == (1, 1)
+    assert count.errors[0].startswith(f"{bad.folder}: ")
+    assert "Traceback" in (tmp_path / bad.folder / "error.json").read_text()
+    if not torch.cuda.is_available():  # a part of a GPU means a trial on a GPU
+        count = run_trials([QUICK[1]], tmp_path, gpus=0.5)
+        assert "no device 'cuda' here" in count.errors[0]
 
 
-def test_a_root_that_a_node_does_not_see_is_an_error(
-    connection: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("stochbatch.studies.ray_engine.MARK_SECONDS", 0.5)
+@distributed
+def test_a_node_that_does_not_see_the_root_stops_the_study(connection: Any, tmp_path: Path) -> None:
     own = os.open(tmp_path, os.O_RDONLY)
     try:
         # A path that means a folder in this process, and nothing or another thing in others.
         root = Path(f"/proc/self/fd/{own}/runs")
         with pytest.raises(ClusterError, match=f"does not see {root}, or has another folder of"):
-            run_trials(SHORT, root)
+            run_trials(QUICK, root)
     finally:
         os.close(own)
     assert list((tmp_path / "runs").iterdir()) == []
 
 
-def test_a_node_with_another_version_is_an_error(
+@distributed
+def test_a_node_with_other_software_stops_the_study(
     connection: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for part in ("_things", "_summaries", "_origins"):
+        monkeypatch.setattr(METHODS, part, dict(getattr(METHODS, part)))
+    METHODS.add("here", "Registered in this process only.", Method("Here", torch.optim.SGD))
+    with pytest.raises(ClusterError, match="cannot make a trial.*no method is called 'here'"):
+        run_trials([small_trial(method="here")], tmp_path)
     monkeypatch.setattr("stochbatch.__version__", "9.9")
-    with pytest.raises(ClusterError, match="has stochbatch .*, where the study was started it is"):
-        run_trials(SHORT, tmp_path)
+    with pytest.raises(ClusterError, match=r"has stochbatch .*started with stochbatch 9\.9, torch"):
+        run_trials(QUICK, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_part_of_a_gpu_means_a_trial_on_a_gpu(connection: Any, tmp_path: Path) -> None:
-    import torch
-
-    if torch.cuda.is_available():
-        pytest.skip("there is one")
-    count = run_trials(SHORT[:2], tmp_path, share=Share(gpus=0.5))
-    assert count.failed == 2
-    assert all("no device 'cuda' here" in error for error in count.errors)
-
-
-def test_a_cluster_without_room_is_waited_for_and_that_is_said(
+@distributed
+def test_a_cluster_without_room_is_waited_for_and_this_machine_is_not(
     connection: Any, tmp_path: Path
 ) -> None:
     class Impatient(Log):
@@ -165,162 +225,178 @@ def test_a_cluster_without_room_is_waited_for_and_that_is_said(
             super().note(text)
             os.kill(os.getpid(), signal.SIGTERM)
 
-    log = Impatient()
+    log, needs = Impatient(), "no node has room for a trial that needs 64 CPU and 0 GPU"
     with pytest.raises(StudyStopped, match="stopped by signal 15"):
-        run_trials(SHORT, tmp_path, share=Share(cpus=64), watcher=log)
-    assert log.notes == ["no node has room for a trial that needs 64 CPU: waiting"]
+        run_trials(QUICK, tmp_path, address=connection.address, cpus=64, watcher=log)
+    assert log.notes == [f"{needs}: waiting for one"]
+    with pytest.raises(ClusterError, match=needs):
+        run_trials(QUICK, tmp_path, cpus=64)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_process_that_is_told_to_go_saves_and_its_trial_goes_on(
-    whole: Path, connection: Any, tmp_path: Path, attentive: None
+@distributed
+def test_a_process_that_is_told_to_go_saves_and_its_trial_is_tried_again(
+    connection: Any, plugin: Plugin, tmp_path: Path
 ) -> None:
-    told = []
+    trial = plugin.long()
 
-    def tell_all() -> None:
-        for process in below(os.getpid()):
-            if process.name.startswith("ray::train_on"):
-                told.append(process.pid)
-                os.kill(process.pid, signal.SIGTERM)
+    def tell_it() -> None:
+        (pid,) = plugin.pids()
+        os.kill(pid, signal.SIGTERM)
+        plugin.slow.unlink()
 
-    count = run_trials(LONG, tmp_path, watcher=Log(tell_all))
-    assert told
-    assert (count.finished, count.failed) == (2, 0)
-    assert_same(LONG, whole, tmp_path)
+    plugin.begin(slow=True)
+    count = run_trials([trial], tmp_path / "runs", watcher=Log(tell_it))
+    assert (count.finished, count.failed) == (1, 0)
+    assert len(plugin.pids()) == 2
+    assert_as_alone([trial], tmp_path / "runs", tmp_path)
 
 
-def test_a_trial_that_kills_its_process_every_time_fails(
-    connection: Any, tmp_path: Path, attentive: None
+@distributed
+def test_a_trial_whose_process_dies_every_time_fails(
+    connection: Any, plugin: Plugin, tmp_path: Path
 ) -> None:
-    def kill_all() -> None:
-        for process in below(os.getpid()):
-            if process.name.startswith("ray::train_on"):
-                os.kill(process.pid, signal.SIGKILL)
+    trial = plugin.long()
 
-    count = run_trials(LONG[:1], tmp_path, retries=0, watcher=Log(kill_all))
+    def kill_it() -> None:
+        (pid,) = plugin.pids()
+        os.kill(pid, signal.SIGKILL)
+
+    plugin.begin(slow=True)
+    count = run_trials([trial], tmp_path, retries=0, watcher=Log(kill_it))
     assert (count.finished, count.failed) == (0, 1)
     assert "the process that trained it died 1 times" in count.errors[0]
-    assert "died 1 times" in (tmp_path / LONG[0].folder / "error.json").read_text()
+    assert "died 1 times" in (tmp_path / trial.folder / "error.json").read_text()
 
 
-def command(root: Path, trials: list[Trial], *options: str) -> subprocess.Popen[str]:
-    """Run a study of these trials, which differ in their methods, by the command."""
-    fields = trials[0].model_dump(include={"epochs", "share", "batch_size", "width"})
+def command(root: Path, trial: Trial, *options: str) -> subprocess.Popen[str]:
+    """Run a study of one trial by the command."""
+    study = root.with_name("one.toml")
+    fields = trial.model_dump(include={"epochs", "share", "batch_size", "width", "momentum"})
+    axis = ["[[axes]]", 'name = "method"', 'field = "method"', f"values = [{trial.method!r}]"]
     lines = [f"{name} = {value}" for name, value in fields.items()]
-    axis = ["[[axes]]", 'name = "method"', 'field = "method"']
-    methods = f"values = {[trial.method for trial in trials]}"
-    study = root.with_name("few.toml")
-    study.write_text("\n".join(['title = "Few trials"', "[base]", *lines, *axis, methods]))
+    study.write_text("\n".join(['title = "One trial"', "[base]", *lines, *axis]))
     words = [SCRIPT, "study", "run", study, "--scale", "paper", "--trials", "1", "--root", root]
     return subprocess.Popen(
-        [*map(str, words), "--engine", "ray", *options],
+        [*map(str, words), "--engine", "ray", "--quiet", *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        env={**ENVIRONMENT, **os.environ},
         start_new_session=True,
     )
 
 
-def wait_for_epochs(root: Path, driver: subprocess.Popen[str], epochs: int) -> None:
-    """Wait until a trial has done so many."""
-    until = time.monotonic() + 100
-    while time.monotonic() < until and driver.poll() is None:
-        if any(path.read_text().count("\n") >= epochs for path in root.glob("*/metrics.jsonl")):
-            return
-        time.sleep(0.02)
-    driver.kill()
-    pytest.fail(f"it did not begin: {driver.communicate(timeout=60)}")
-
-
-def test_a_driver_that_is_killed_is_started_again_and_ends_the_study(
-    whole: Path, cluster: Any, tmp_path: Path
+@distributed
+def test_a_driver_that_is_stopped_or_killed_is_started_again_and_ends_the_study(
+    cluster: Any, plugin: Plugin, tmp_path: Path
 ) -> None:
     root = tmp_path / "runs"
-    with command(root, LONG, "--address", cluster.address) as driver:
-        wait_for_epochs(root, driver, 3)
-        driver.kill()
-    assert list(root.glob("*/checkpoint-*.pt"))
-    with command(root, LONG, "--address", cluster.address) as driver:
-        out, err = driver.communicate(timeout=400)
-    assert driver.returncode == 0, err
-    assert out == "few, scale paper: 2 trials to run\n2 finished, 0 diverged, 0 failed\n"
-    assert [line.split()[0] for line in err.splitlines()] == ["1/2", "2/2"]
-    assert_same(LONG, whole, root)
-
-
-def test_ctrl_c_saves_and_the_same_command_goes_on(
-    whole: Path, cluster: Any, tmp_path: Path
-) -> None:
-    root = tmp_path / "runs"
-    with command(root, SLOW, "--address", cluster.address, "--quiet") as driver:
-        wait_for_epochs(root, driver, 0)
+    # Epochs of 135 steps: what is saved of the first one is saved because of Ctrl-C.
+    trial = plugin.long(epochs=2, batch_size=2)
+    plugin.begin(slow=True)
+    with command(root, trial, "--address", cluster.address) as driver:
+        until(plugin.pids, driver)
         os.killpg(driver.pid, signal.SIGINT)  # as a terminal does
-        out, err = driver.communicate(timeout=100)
+        out, err = driver.communicate(timeout=300)
     assert (driver.returncode, err) == (130, "")
-    assert out.splitlines()[-1] == "Stopped; everything is saved. The same command goes on."
-    assert list(root.glob("*/checkpoint-00000-*.pt"))
-    with command(root, SLOW, "--address", cluster.address, "--quiet") as driver:
-        out, err = driver.communicate(timeout=400)
+    assert out.splitlines()[-1].startswith("Stopped; everything is saved.")
+    assert list((root / trial.folder).glob("checkpoint-00000-*.pt"))
+    seen = plugin.pids()  # another driver has another process
+    with command(root, trial, "--address", cluster.address) as driver:
+        until(lambda: plugin.pids() - seen, driver)
+        driver.kill()
+    plugin.slow.unlink()
+    with command(root, trial, "--address", cluster.address) as driver:
+        out, err = driver.communicate(timeout=300)
     assert (driver.returncode, err) == (0, "")
-    assert_same(SLOW, whole, root)
+    assert out.splitlines()[-1] == "1 finished, 0 diverged, 0 failed"
+    assert_as_alone([trial], root, tmp_path)
 
 
-def test_a_connection_leaves_the_process_as_it_was(cluster: Any) -> None:
-    probe = """
-import signal, sys
-from stochbatch.studies.ray_cluster import connected
-before = signal.getsignal(signal.SIGTERM)
-with connected(sys.argv[1]) as cluster:
-    print("as Ray prints")
-print(cluster.ray.is_initialized(), signal.getsignal(signal.SIGTERM) is before)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", probe, cluster.address], capture_output=True, text=True, timeout=60
-    )
-    assert (done.stdout, done.stderr) == ("False True\n", "as Ray prints\n")
-
-
-def test_without_an_address_ray_is_started_here_and_nothing_is_left_of_it(tmp_path: Path) -> None:
-    root = tmp_path / "runs"
-    with command(root, SLOW, "--gpus-per-trial", "1", "--workers", "1") as driver:
-        deadline = time.monotonic() + 60
-        started = of_session(driver.pid)
-        while driver.poll() is None and time.monotonic() < deadline:
-            started = max(started, of_session(driver.pid), key=len)
-            time.sleep(0.05)
-        out, err = driver.communicate(timeout=60)
-    assert driver.returncode == 1, err
-    assert out == "few, scale paper: 1 trials to run\n"
-    assert err == "error: this machine has no room for a trial that needs 1 CPU and 1 GPU\n"
-    assert {process.name for process in started} >= {"raylet", "gcs_server"}
-    assert not left_after(started)
-    assert list(root.iterdir()) == []
-
-
-def occupy(ray: Any, node: str) -> Any:
-    """Take the CPU of a node until what is returned is killed."""
-
-    class Occupant: ...
-
-    strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
-    occupant = ray.remote(num_cpus=1, scheduling_strategy=strategy)(Occupant).remote()
-    ray.get(occupant.__ray_ready__.remote(), timeout=60)
-    return occupant
-
-
-def test_a_node_that_dies_takes_nothing_with_it(
-    whole: Path, connection: Any, tmp_path: Path, attentive: None
+@distributed
+def test_without_an_address_ray_is_started_here_and_nothing_is_left_of_it(
+    plugin: Plugin, tmp_path: Path
 ) -> None:
-    import ray
+    root, trial = tmp_path / "runs", plugin.long(epochs=1)
+    plugin.begin(slow=False)
+    with command(root, trial, "--workers", "1") as driver:
+        out, err = driver.communicate(timeout=600)
+    assert (driver.returncode, err) == (0, "")
+    assert out.splitlines()[-1] == "1 finished, 0 diverged, 0 failed"
+    assert [path.name for path in root.iterdir()] == [trial.folder]
+    (worker,) = plugin.pids()
 
+    def is_gone() -> bool:
+        with suppress(ProcessLookupError):
+            return os.getsid(worker) != driver.pid
+        return True
+
+    until(is_gone)
+
+
+@distributed
+def test_a_node_that_dies_takes_nothing_with_it(
+    connection: Any, plugin: Plugin, tmp_path: Path
+) -> None:
+    trials = [plugin.long(seed=seed) for seed in (1, 2)]
     (second,) = connection.worker_nodes
-    occupant = occupy(ray, connection.head_node.node_id)  # so all trials go to the second node
 
     def remove_node() -> None:
         connection.remove_node(second, allow_graceful=False)
-        ray.kill(occupant)
+        plugin.slow.unlink()
 
-    count = run_trials(LONG, tmp_path, watcher=Log(remove_node))
+    plugin.begin(slow=True)
+    log = Log(remove_node, trials=2)  # one on each node
+    count = run_trials(trials, tmp_path / "runs", watcher=log)
     assert not connection.worker_nodes
+    assert len(plugin.pids()) >= 2
     assert (count.finished, count.failed) == (2, 0)
-    assert_same(LONG, whole, tmp_path)
+    assert_as_alone(trials, tmp_path / "runs", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"gpus": -0.25}, "a trial trains on one GPU or a part of one, got -0.25"),
+        ({"gpus": 2.0}, "a trial trains on one GPU or a part of one, got 2"),
+        ({"cpus": 0.0}, "a part of a CPU or several whole ones, got 0"),
+        ({"cpus": 1.5}, "a part of a CPU or several whole ones, got 1.5"),
+        ({"device": "cuda"}, "with 0 GPUs per trial the device is 'cpu', got 'cuda'"),
+        ({"gpus": 0.5, "device": "cpu"}, "with 0.5 GPUs per trial the device is 'cuda', got 'cpu'"),
+    ],
+)
+def test_options_that_cannot_be(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=message):
+        run_trials(QUICK, tmp_path / "runs", **options)
+    assert not (tmp_path / "runs").exists()
+
+
+@distributed
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [("127.0.0.1:{port}", "Connection refused"), ("nonsense", ""), ("ray://127.0.0.1:10001", "")],
+)
+def test_where_there_is_no_cluster_one_line_says_so(
+    address: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray")
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = address.format(port=closed.getsockname()[1])
+    root = tmp_path / "runs"
+    options = ("--root", root, "--engine", "ray", "--address", address)
+    outcome = call("study", "run", "comparison", *options)
+    assert_one_clear_line(outcome, 1, f"no Ray cluster at {address}: ", reason)
+    assert not root.exists()
+
+
+def test_without_ray_one_line_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    root = tmp_path / "runs"
+    outcome = call("study", "run", "comparison", "--root", root, "--engine", "ray")
+    assert_one_clear_line(outcome, 1, "pip install 'stochbatch[ray]'")
+    assert not root.exists()

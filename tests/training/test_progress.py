@@ -131,7 +131,5 @@ def test_a_note_with_brackets_is_shown_as_it_is() -> None:
 def test_closing_bars_that_never_began_is_harmless() -> None:
     stream = io.StringIO()
     progress = RichProgress(Console(file=stream, force_terminal=True))
-    progress.epoch(METRICS)
-    progress.batch(0, 1, 11, 0.5, 80.0, 900.0)
     progress.close()
     assert stream.getvalue() == ""

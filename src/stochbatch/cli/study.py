@@ -256,15 +256,14 @@ def _engine(
     if name != "ray":
         raise typer.BadParameter(f"there are the engines 'local' and 'ray', got {name!r}")
     from stochbatch.studies import ray_engine
-    from stochbatch.studies.ray_cluster import Share
 
-    try:
-        share = Share(1.0 if cpus is None else cpus, gpus or 0.0)
-        device = share.device(device)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
     return partial(
-        ray_engine.run_trials, workers=workers, device=device, address=address, share=share
+        ray_engine.run_trials,
+        workers=workers,
+        device=device,
+        address=address,
+        cpus=1.0 if cpus is None else cpus,
+        gpus=gpus or 0.0,
     )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import traceback
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,9 +17,10 @@ import filelock
 import torch
 
 from stochbatch.studies.results import ERROR
-from stochbatch.training import Interrupted, Progress, Result, Trial, run
+from stochbatch.training import Interrupted, Result, Trial, run
 from stochbatch.training.errors import RunError
 from stochbatch.training.folder import LOCK, write
+from stochbatch.training.watching import IgnoresLostStreams
 
 
 class StudyStopped(RunError):  # noqa: N818 (not an error, an order)
@@ -50,41 +50,8 @@ class StudyWatcher:
         """Nothing more will be told, whatever happened."""
 
 
-class UnfailingWatcher(StudyWatcher):
-    """Tells another watcher, until the place where that one writes is gone.
-
-    A terminal that was closed, a pipe that nobody reads, a full disk under a log: no reason to
-    stop a study.
-    """
-
-    def __init__(self, watcher: StudyWatcher | None) -> None:
-        self._watcher = watcher or StudyWatcher()
-
-    def begin(self, trials: int) -> None:
-        """Tell it."""
-        self._tell("begin", trials)
-
-    def note(self, text: str) -> None:
-        """Tell it."""
-        self._tell("note", text)
-
-    def epoch(self, trial: Trial, done: int) -> None:
-        """Tell it."""
-        self._tell("epoch", trial, done)
-
-    def end_of(self, trial: Trial, status: str, text: str) -> None:
-        """Tell it."""
-        self._tell("end_of", trial, status, text)
-
-    def close(self) -> None:
-        """Tell it."""
-        self._tell("close")
-
-    def _tell(self, what: str, *arguments: Any) -> None:
-        try:
-            getattr(self._watcher, what)(*arguments)
-        except OSError:
-            self._watcher = StudyWatcher()
+class UnfailingWatcher(IgnoresLostStreams, StudyWatcher):
+    """A watcher of a study that never stops it."""
 
 
 @dataclass
@@ -107,31 +74,22 @@ Answer = tuple[str, str]
 """How a trial ended: its status, and its accuracy or its error."""
 
 
-def train(
-    trial: Trial,
-    root: str | Path,
-    tell: Callable[[int], object],
-    *,
-    threads: int,
-    **options: Any,
-) -> Answer:
+def train(trial: Trial, root: str | Path, **options: Any) -> Answer:
     """Train a trial in this process, and leave its error in its folder if it fails.
 
     Args:
         trial: what to train.
         root: the folder of all runs.
-        tell: is told how many epochs are done.
-        threads: threads of torch; set here, as the last bits of a result depend on them.
         **options: as for :func:`stochbatch.training.run`.
 
     Raises:
         Interrupted: SIGINT or SIGTERM came; everything so far is saved.
     """
-    torch.set_num_threads(threads)
+    torch.set_num_threads(1)  # the last bits of a result depend on it
     folder = Path(root) / trial.folder
     try:
         (folder / ERROR).unlink(missing_ok=True)
-        result = run(trial, root, progress=_Teller(tell), **options)
+        result = run(trial, root, **options)
     except Interrupted:
         raise
     except Exception as error:
@@ -166,21 +124,6 @@ def record(folder: Path, error: str, trace: str = "") -> None:
     with suppress(OSError, RunError):  # what cannot be written is still told
         folder.mkdir(parents=True, exist_ok=True)
         write(folder / ERROR, json.dumps({"error": error, "traceback": trace}, indent=1))
-
-
-class _Teller(Progress):
-    """Tells how many epochs are done."""
-
-    def __init__(self, tell: Callable[[int], object]) -> None:
-        self.tell = tell
-
-    def begin(self, trial: Trial, folder: Path, *, epoch: int, **place: Any) -> None:
-        """Tell how many epochs an earlier process did."""
-        self.tell(epoch)
-
-    def epoch(self, metrics: dict[str, Any]) -> None:
-        """Tell that an epoch is done."""
-        self.tell(metrics["epoch"] + 1)
 
 
 def _accuracy(result: Result) -> str:

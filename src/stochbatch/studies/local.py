@@ -32,15 +32,13 @@ from stochbatch.studies.engine import (
     record,
     train,
 )
-from stochbatch.training import Interrupted, Trial
+from stochbatch.training import Interrupted, Progress, Trial
 from stochbatch.training.device import choose_device
 from stochbatch.training.signals import StopSignals
 
-BUSY, UNKNOWN = "busy", "unknown"
-"""Answers besides those of :func:`~stochbatch.studies.engine.train`: others are at work on the
-trial; it cannot be made here."""
-ENDING_SECONDS = 30.0
-"""So long a process with a broken device may take to end by itself."""
+BUSY = "busy"
+"""An answer besides those of :func:`~stochbatch.studies.engine.train`: another process is training
+the trial."""
 LOCK_SECONDS = 10.0
 """So long a process that another engine left behind may be saving yet."""
 
@@ -64,7 +62,6 @@ def run_trials(
     root: str | Path,
     *,
     workers: int = 1,
-    threads: int = 1,
     watcher: StudyWatcher | None = None,
     device: str = "auto",
     **options: Any,
@@ -75,8 +72,6 @@ def run_trials(
         trials: what to run, in this order.
         root: the folder of all runs.
         workers: processes at work at the same time.
-        threads: threads of each. One, unless told: the last bits of a result depend on it, and
-            the same study should leave the same bytes with any number of workers.
         watcher: is told how it goes.
         device: where to train; of several GPUs each worker takes the next.
         **options: as for :func:`stochbatch.training.run`: ``data_root``, ``accept_hash``, ...
@@ -86,9 +81,9 @@ def run_trials(
     """
     if workers < 1:
         raise ValueError(f"workers must be 1 or more, got {workers}")
-    watcher = UnfailingWatcher(watcher)
+    watcher = UnfailingWatcher(watcher or StudyWatcher())
     places = [{**options, "device": each} for each in devices(device)]
-    engine = _Engine(list(trials), Path(root), threads, watcher, places)
+    engine = _Engine(list(trials), Path(root), watcher, places)
     watcher.begin(len(trials))
     try:
         with StopSignals() as signals:
@@ -113,12 +108,11 @@ class _Engine:
         self,
         trials: list[Trial],
         root: Path,
-        threads: int,
         watcher: StudyWatcher,
         places: list[dict[str, Any]],
     ) -> None:
         self.waiting, self.root, self.watcher = trials[::-1], root, watcher
-        self.threads, self.places = threads, places
+        self.places = places
         self.workers: list[_Worker] = []
         self.count = Count()
         self.busy: set[str] = set()
@@ -127,7 +121,7 @@ class _Engine:
     def run(self, workers: int, signals: StopSignals) -> Count:
         for place in range(workers):
             self._hire(place)
-        while any(worker.trial is not None for worker in self.workers):
+        while self.waiting or any(worker.trial is not None for worker in self.workers):
             ready = wait([worker.pipe for worker in self.workers], timeout=0.2)
             if signals.received is not None:
                 raise StudyStopped(signals.received)
@@ -139,7 +133,7 @@ class _Engine:
         """Start a process, with a trial if there is one left."""
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        arguments = (theirs, str(self.root), self.threads, self._options(place))
+        arguments = (theirs, self.root, self.places[place % len(self.places)])
         process = context.Process(target=_work, args=arguments, daemon=True)
         with _interrupts_held_back():
             process.start()
@@ -152,7 +146,7 @@ class _Engine:
         worker.trial = self.waiting.pop() if self.waiting else None
         trial = worker.trial
         with suppress(OSError):  # if it is dead, that is heard next
-            worker.pipe.send(None if trial is None else (trial.to_json(), trial.hash in self.busy))
+            worker.pipe.send(None if trial is None else (trial, trial.hash in self.busy))
 
     def _hear(self, worker: _Worker) -> None:
         trial = worker.trial
@@ -170,12 +164,9 @@ class _Engine:
             self._put_off(trial)
             self._give(worker)
             return
-        if what == UNKNOWN:
-            what = "failed"
-            record(self.root / trial.folder, content)
         self._over(trial, what, content)
-        if what == "failed" and keeps_faults(self._options(worker.place)):
-            self._replace(worker)
+        if what == "failed" and _keeps_faults(self.places[0]):
+            worker.trial = None  # and its process ends
         else:
             self._give(worker)
 
@@ -188,25 +179,8 @@ class _Engine:
         self.busy.add(trial.hash)
         self.waiting.insert(0, trial)
 
-    def _replace(self, worker: _Worker) -> None:
-        """Let a process end that may not be sound any more, and start another if need be."""
-        worker.trial = None
-        self.workers.remove(worker)
-        with suppress(OSError):
-            worker.pipe.send(None)
-        worker.pipe.close()
-        worker.process.join(ENDING_SECONDS)
-        if worker.process.is_alive():
-            worker.process.kill()
-            worker.process.join()
-        if self.waiting:
-            self._hire(worker.place)
-
-    def _options(self, place: int) -> dict[str, Any]:
-        return self.places[place % len(self.places)]
-
     def _bury(self, worker: _Worker) -> None:
-        """A process died: its trial failed, and another process takes its place."""
+        """A process ended; its trial, if it had one, failed. Another process takes its place."""
         self.workers.remove(worker)
         worker.pipe.close()
         worker.process.join()
@@ -214,8 +188,8 @@ class _Engine:
             text = f"the process that trained it died with exit code {worker.process.exitcode}"
             record(self.root / worker.trial.folder, text)
             self._over(worker.trial, "failed", text)
-            if self.waiting:
-                self._hire(worker.place)
+        if self.waiting:
+            self._hire(worker.place)
 
     def _over(self, trial: Trial, status: str, text: str) -> None:
         self.count.add(trial, status, text)
@@ -245,12 +219,12 @@ def _interrupts_held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def keeps_faults(options: dict[str, Any]) -> bool:
-    """Return whether a fault of the device may stay with a process, and fail all that follows."""
+def _keeps_faults(options: dict[str, Any]) -> bool:
+    """Return whether an error of the device may stay with a process, and fail all that follows."""
     return not str(options["device"]).startswith("cpu")
 
 
-def _work(pipe: Connection, root: str, threads: int, options: dict[str, Any]) -> None:
+def _work(pipe: Connection, root: Path, options: dict[str, Any]) -> None:
     """What a worker does: trials, one after the other, until it is sent None."""
     # Ctrl-C in a terminal reaches every process. The engine tells the workers what to do.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -266,25 +240,32 @@ def _work(pipe: Connection, root: str, threads: int, options: dict[str, Any]) ->
             return
         if order is None:
             return
-        text, patient = order
+        trial, patient = order
         try:
-            trial = Trial.from_text(text, "json")
-        except ValueError as error:  # a name that is registered where the study was started alone
-            pipe.send((UNKNOWN, f"a process of the study cannot make the trial: {error}"))
-            continue
-        try:
-            if not patient and not is_free(Path(root) / trial.folder, LOCK_SECONDS):
+            if not patient and not is_free(root / trial.folder, LOCK_SECONDS):
                 pipe.send((BUSY, ""))
                 continue
-            answer = train(
-                trial, root, lambda done: pipe.send(("epoch", done)), threads=threads, **options
-            )
+            answer = train(trial, root, progress=_Teller(pipe), **options)
+            pipe.send(answer)
         except (Interrupted, OSError):
             return
-        try:
-            pipe.send(answer)
-        except OSError:
-            return
+        if answer[0] == "failed" and _keeps_faults(options):
+            os._exit(1)  # at once: to end a broken device in good order may take for ever
+
+
+class _Teller(Progress):
+    """Tells the engine how many epochs are done."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self.pipe = pipe
+
+    def begin(self, trial: Trial, folder: Path, *, epoch: int, **place: Any) -> None:
+        """Tell how many epochs an earlier process did."""
+        self.pipe.send(("epoch", epoch))
+
+    def epoch(self, metrics: dict[str, Any]) -> None:
+        """Tell that an epoch is done."""
+        self.pipe.send(("epoch", metrics["epoch"] + 1))
 
 
 def _stop_with_the_engine() -> None:

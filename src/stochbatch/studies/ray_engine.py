@@ -1,57 +1,74 @@
-"""The engine for a cluster: each trial of a study is a task of Ray.
+"""The engine for a cluster: one Ray task per trial.
 
-A task goes on with a trial where its folder says, so a trial whose node died goes on elsewhere,
-and a study whose driver was killed goes on when it is started again. All nodes must see the
-folder of all runs under the same path.
-
-All trials are handed to Ray at once, which keeps them in a queue: only so can a cluster that
-grows with its work know how much there is. A few thousand are nothing to it.
+A task resumes its trial from the run folder, so a trial whose node died continues elsewhere, and a
+study whose driver was killed continues when it is started again. All nodes must see the folder of
+all runs under the same path; progress is read from there.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import signal
+import socket
+import sys
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
+import torch
+
+import stochbatch
 from stochbatch.data.folders import ROOT_VARIABLE
 from stochbatch.data.folders import data_root as data_root_of
+from stochbatch.data.optional import optional
 from stochbatch.studies.engine import (
     Answer,
     Count,
     StudyStopped,
     StudyWatcher,
     UnfailingWatcher,
+    is_free,
     record,
+    train,
 )
-from stochbatch.studies.ray_cluster import RETRIES, Cluster, ClusterError, Share, connected
-from stochbatch.studies.ray_task import (
-    LOCK_SECONDS,
-    MARK_SECONDS,
-    STOPPED,
-    TOLD_EVERY,
-    UNFIT,
-    board_class,
-    marked,
-    train_on_node,
-    versions,
-)
-from stochbatch.training import Trial
+from stochbatch.training import Interrupted, Trial
+from stochbatch.training.errors import RunError
+from stochbatch.training.folder import METRICS, read_metrics
 from stochbatch.training.result import plugins_of
 from stochbatch.training.signals import StopSignals
 
+RETRIES = 10
+"""How often a trial is tried again after its node or its process died."""
 SAVING_SECONDS = 60.0
-"""How long to wait for trials that are told to save and stop."""
-
+"""How long to wait for trials that were told to save and stop."""
 LOOK_EVERY = 0.5
 """Seconds between two looks at signals and progress."""
+MARK_SECONDS = 10.0
+"""How late a network file system may show a new file."""
+LOCK_SECONDS = 600.0
+"""How long to wait for another process that is training the same trial."""
 
-ROOM_EVERY = 60.0
-"""Seconds between two notes that no node can take a trial."""
+ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Trials on the CPU ask for it by name; Ray need not hide the GPUs, and warn about that.
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # Nodes import the package that is installed there, even if uv started this process.
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    # By default a task that runs out of memory is tried again for ever.
+    "RAY_task_oom_retries": str(RETRIES),
+}
+TO_JOIN = {"RAY_py_gcs_connect_timeout_s": "5", "RAY_NUM_REDIS_GET_RETRIES": "2"}
+"""Give up joining a cluster after half a minute, not after six."""
+
+
+class ClusterError(RunError):
+    """There is no cluster, or it cannot run the study."""
 
 
 def run_trials(
@@ -59,9 +76,9 @@ def run_trials(
     root: str | Path,
     *,
     address: str | None = None,
-    share: Share | None = None,
+    cpus: float = 1.0,
+    gpus: float = 0.0,
     workers: int | None = None,
-    threads: int = 1,
     retries: int = RETRIES,
     watcher: StudyWatcher | None = None,
     device: str = "auto",
@@ -73,49 +90,52 @@ def run_trials(
     Args:
         trials: what to run, in this order.
         root: the folder of all runs, in a file system that all nodes share.
-        address: of the cluster, see :func:`stochbatch.studies.ray_cluster.connected`.
-        share: what each trial takes of its node.
-        workers: trials at work at the same time, at most.
-        threads: threads of each trial. One, unless told: the last bits of a result depend on it.
+        address: ``"auto"`` for the cluster that this machine belongs to, or ``"host:port"``; by
+            default ``RAY_ADDRESS``, or else Ray is started on this machine and stopped afterwards.
+            A process that has called ``ray.init`` stays connected as it is.
+        cpus: CPUs that each trial reserves.
+        gpus: part of a GPU that each trial reserves; without one, trials train on CPUs.
+        workers: trials to run in parallel, at most.
         retries: how often a trial is tried again after its node died.
         watcher: is told how it goes.
-        device: ``"auto"``: a GPU if the share has a part of one, or else the CPU.
+        device: ``"auto"``, or what follows from ``gpus``: ``"cpu"`` or ``"cuda"``.
         data_root: the folder of all data on every node; by default each node has its own.
         **options: as for :func:`stochbatch.training.run`: ``accept_hash``, ...
 
     Raises:
-        ClusterError: there is no cluster, or a node of it is unfit; what was trained is saved.
+        ClusterError: there is no cluster, or a node cannot run trials; everything so far is saved.
         StudyStopped: SIGINT or SIGTERM came; everything so far is saved.
     """
     if workers is not None and workers < 1:
         raise ValueError(f"workers must be 1 or more, got {workers}")
-    if retries < 0:
-        raise ValueError(f"retries must be 0 or more, got {retries}")
-    share = share or Share()
-    options |= {"device": share.device(device), "data_root": _data_root(data_root)}
-    watcher = UnfailingWatcher(watcher)
+    if not (0 < cpus <= 1 or (cpus > 1 and cpus % 1 == 0)):
+        raise RunError(f"a trial needs a part of a CPU or several whole ones, got {cpus:g}")
+    if not 0 <= gpus <= 1:
+        raise RunError(f"a trial trains on one GPU or a part of one, got {gpus:g}")
+    place = "cuda" if gpus else "cpu"
+    if device not in ("auto", place):
+        raise RunError(f"with {gpus:g} GPUs per trial the device is {place!r}, got {device!r}")
     if not trials:
         return Count()
-    # Not `resolve`: what a path leads to may differ from node to node, its name may not.
-    root = Path(root).absolute()
-    cpus = None if workers is None else math.ceil(workers * share.cpus)
-    with marked(root) as mark, connected(address, cpus) as cluster:
-        order = {
-            "versions": versions(),
-            "mark": str(mark),
-            "mark_seconds": MARK_SECONDS,
-            "lock_seconds": LOCK_SECONDS,
-            "told_every": TOLD_EVERY,
-            "root": str(root),
-            "threads": threads,
-            "options": options,
-        }
-        engine = _Engine(cluster, list(trials), order, watcher)
-        engine.prepare(share, retries)
+    data = data_root or os.environ.get(ROOT_VARIABLE)
+    options["data_root"] = str(data_root_of(data).absolute()) if data else None
+    watcher = UnfailingWatcher(watcher or StudyWatcher())
+    root = Path(root).absolute()  # not `resolve`: the target of a link may differ between nodes
+    address = address or os.environ.get("RAY_ADDRESS")
+    with connected(address, workers and math.ceil(workers * cpus)) as ray, _marked(root) as mark:
+        task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=retries)(train_on_node)
+        start = partial(task.remote, mark=str(mark), options=options | {"device": place})
+        engine = _Engine(ray, start, root, watcher, list(reversed(trials)), retries + 1)
         watcher.begin(len(trials))
         try:
             with StopSignals() as signals:
+                if not _has_room(ray, cpus, gpus):
+                    text = f"no node has room for a trial that needs {cpus:g} CPU and {gpus:g} GPU"
+                    if not address:
+                        raise ClusterError(text)
+                    watcher.note(f"{text}: waiting for one")  # a cluster may grow
                 try:
+                    # All at once, so that a cluster that grows with its queue knows its length.
                     return engine.run(workers or len(trials), signals)
                 finally:
                     engine.stop()
@@ -123,116 +143,149 @@ def run_trials(
             watcher.close()
 
 
-def _data_root(root: str | Path | None) -> str | None:
-    """Return the folder that is named here, for all nodes; or None, then each has its own."""
-    named = root or os.environ.get(ROOT_VARIABLE)
-    return str(data_root_of(named).absolute()) if named else None
-
-
+@dataclass
 class _Engine:
-    def __init__(
-        self, cluster: Cluster, trials: list[Trial], order: dict[str, Any], watcher: StudyWatcher
-    ) -> None:
-        self.cluster, self.ray, self.watcher = cluster, cluster.ray, watcher
-        self.waiting, self.order = trials[::-1], order
-        self.trials = {trial.hash: trial for trial in trials}
-        self.under_way: dict[Any, Trial] = {}
-        self.count = Count()
-        self.look_again = 0.0
-
-    def prepare(self, share: Share, retries: int) -> None:
-        """Make the task and the board, and see whether a trial fits anywhere."""
-        ray = self.ray
-        self.needs, self.tries = share, retries + 1
-        if self.cluster.is_ours and not self.cluster.find_room(share):
-            raise ClusterError(f"this machine has no room for a trial that needs {share}")
-        self.task = ray.remote(
-            num_cpus=share.cpus, num_gpus=share.gpus, max_retries=retries, retry_exceptions=False
-        )(train_on_node)
-        # Beside the engine: what ends the one, ends the other.
-        here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
-            ray.get_runtime_context().get_node_id(), soft=False
-        )
-        actor = ray.remote(num_cpus=0, max_restarts=-1, scheduling_strategy=here)(board_class())
-        self.board = actor.remote()
-        self.news = self.board.read.remote()
-        ray.wait([self.news])  # or the first trials would tell of epochs long past
+    ray: Any
+    start: Callable[[str, str], Any]
+    root: Path
+    watcher: StudyWatcher
+    waiting: list[Trial]
+    tries: int
+    tasks: dict[Any, tuple[Trial, Path]] = field(default_factory=dict)
+    sizes: dict[Path, int] = field(default_factory=dict)
+    count: Count = field(default_factory=Count)
 
     def run(self, workers: int, signals: StopSignals) -> Count:
-        while self.waiting or self.under_way:
-            self._hand_out(workers)
-            self._look_for_room()
-            over, _ = self.ray.wait(list(self.under_way), timeout=LOOK_EVERY)
+        while self.waiting or self.tasks:
+            while self.waiting and len(self.tasks) < workers:
+                trial = self.waiting.pop()
+                task = self.start(trial.to_json(), software(trial))
+                self.tasks[task] = trial, self.root / trial.folder
+            over, _ = self.ray.wait(list(self.tasks), timeout=LOOK_EVERY)
             if signals.received is not None:
                 raise StudyStopped(signals.received)
-            for one in over:
-                self._hear(one)
-            self._read_board()
+            for task in over:
+                self._end(task, *self.tasks.pop(task))
+            with suppress(OSError):  # a file server may be slow to answer
+                self._look()
         return self.count
 
-    def _hand_out(self, workers: int) -> None:
-        while self.waiting and len(self.under_way) < workers:
-            trial = self.waiting.pop()
-            plugins = plugins_of(trial).get("plugins", [])
-            order = {**self.order, "trial": trial.to_json(), "plugins": plugins}
-            self.under_way[self.task.remote(order, self.board)] = trial
+    def _look(self) -> None:
+        """Tell the watcher how many epochs are done, by the files that trials write."""
+        begun = set(os.listdir(self.root))
+        for trial, folder in self.tasks.values():
+            if folder.name in begun and (folder / METRICS).exists():
+                size = (folder / METRICS).stat().st_size
+                if size != self.sizes.get(folder):
+                    self.sizes[folder] = size
+                    self.watcher.epoch(trial, len(read_metrics(folder)))
 
-    def _hear(self, one: Any) -> None:
-        trial = self.under_way.pop(one)
-        status, text = self._answer(one, trial)
-        if status == UNFIT:
-            # To go on would give it trial after trial, and all of them would fail at once.
-            raise ClusterError(f"{text}. The study is stopped, and everything so far is saved")
-        if status == STOPPED:
-            self.waiting.append(trial)  # by somebody else than this engine
-            return
+    def _end(self, task: Any, trial: Trial, folder: Path) -> None:
+        errors = self.ray.exceptions
+        try:
+            status, text = self.ray.get(task)
+        except errors.RayTaskError as error:
+            # A trial's own failure is an answer. This is the node's, where the next trial would
+            # fail just as fast.
+            reason = _first_line(error.cause or error)
+            if not isinstance(error.cause, ClusterError):
+                reason = f"a node cannot run trials, is 'stochbatch[ray]' installed there? {reason}"
+            raise ClusterError(f"{reason} (stopped; everything so far is saved)") from error
+        except errors.RayError as error:
+            status = "failed"
+            text = f"the process that trained it died {self.tries} times: {_first_line(error)}"
+            record(folder, text)
         self.count.add(trial, status, text)
         self.watcher.end_of(trial, status, text)
 
-    def _answer(self, one: Any, trial: Trial) -> Answer:
-        errors = self.ray.exceptions
-        try:
-            answer: Answer = self.ray.get(one)
-        except errors.RayTaskError as error:
-            # A task catches everything that a trial may raise: this came before it, or after.
-            reason = _first_line(error.cause or error).split(". ")[0]
-            raise ClusterError(
-                f"a node cannot run trials, is 'stochbatch[ray]' installed there? {reason}"
-            ) from error
-        except errors.RayError as error:
-            text = f"the process that trained it died {self.tries} times: {_first_line(error)}"
-            record(Path(self.order["root"]) / trial.folder, text)
-            return "failed", text
-        return answer
-
-    def _read_board(self) -> None:
-        """Tell the watcher what is new. That is a courtesy: nothing here stops a study."""
-        if self.ray.wait([self.news], timeout=0)[0]:
-            with suppress(self.ray.exceptions.RayError):
-                at_work = {trial.hash for trial in self.under_way.values()}
-                for name, done in self.ray.get(self.news).items():
-                    if name in at_work:
-                        self.watcher.epoch(self.trials[name], done)
-            self.news = self.board.read.remote()
-
-    def _look_for_room(self) -> None:
-        """Say that nothing can begin, as long as that is so: a cluster may grow, or never."""
-        if time.monotonic() < self.look_again:
-            return
-        self.look_again = time.monotonic() + ROOM_EVERY
-        if self.cluster.find_room(self.needs):
-            self.look_again = math.inf
-        else:
-            self.watcher.note(f"no node has room for a trial that needs {self.needs}: waiting")
-
     def stop(self) -> None:
-        """Let all trials that are at work save and end; those in the queue never begin."""
-        rest = list(self.under_way)
-        for one in rest:
-            self.ray.cancel(one)
-        if rest:
-            self.ray.wait(rest, num_returns=len(rest), timeout=SAVING_SECONDS)
-        self.ray.kill(self.board)
+        """Let running trials save and end; those in the queue never begin."""
+        for task in self.tasks:
+            self.ray.cancel(task)
+        if self.tasks:
+            self.ray.wait([*self.tasks], num_returns=len(self.tasks), timeout=SAVING_SECONDS)
+
+
+def train_on_node(text: str, needs: str, *, mark: str, options: dict[str, Any]) -> Answer:
+    """Train a trial on a node of the cluster, or resume it if another node began it."""
+    node, root = f"the node {socket.gethostname()}", Path(mark).parent
+    deadline = time.monotonic() + MARK_SECONDS
+    while not os.path.exists(mark):
+        if time.monotonic() > deadline:
+            raise ClusterError(
+                f"{node} does not see {root}, or has another folder of that name: --root must be "
+                "in a file system that all nodes share"
+            )
+        time.sleep(0.2)
+    try:
+        trial = Trial.from_text(text, "json")
+    except ValueError as error:  # a plugin is missing, or the version is another
+        raise ClusterError(f"{node} cannot make a trial, which needs {needs}: {error}") from None
+    if software(trial) != needs:
+        raise ClusterError(f"{node} has {software(trial)}, the study was started with {needs}")
+    wait = is_free(root / trial.folder, LOCK_SECONDS)
+    try:
+        return train(trial, root, wait=wait, **options)
+    except Interrupted as stop:
+        if stop.signal_number == signal.SIGTERM:
+            # Not from the engine: the node is going down. Die, so that Ray tries elsewhere.
+            signal.raise_signal(signal.SIGTERM)
+        raise
+
+
+def software(trial: Trial) -> str:
+    """Return the versions that results depend on; ``+cpu`` or ``+cu128`` may differ."""
+    plugins = plugins_of(trial).get("plugins", [])
+    version = torch.__version__.split("+")[0]
+    return ", ".join([f"stochbatch {stochbatch.__version__}", f"torch {version}", *plugins])
+
+
+@contextmanager
+def _marked(root: Path) -> Iterator[Path]:
+    """Put a file into the folder of all runs, by which nodes see that they have the same folder."""
+    mark = root / f".study-{uuid4().hex}"
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+    except OSError as error:
+        raise RunError(f"cannot write into {root}: {error.strerror or error}") from error
+    try:
+        yield mark
+    finally:
+        mark.unlink(missing_ok=True)
+
+
+@contextmanager
+def connected(address: str | None, cpus: int | None = None) -> Iterator[Any]:
+    """Yield Ray, connected to a cluster, or to one on this machine that is stopped afterwards."""
+    for name, value in (ENVIRONMENT | (TO_JOIN if address else {})).items():
+        os.environ.setdefault(name, value)
+    ray = optional("ray", extra="ray")
+    if ray.is_initialized():
+        yield ray
+        return
+    own = {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": 100 << 20}
+    with redirect_stdout(sys.stderr):  # where Ray prints about nodes that die
+        try:
+            if address and address != "auto":  # Ray itself would knock for half a minute
+                host, _, port = address.rpartition(":")
+                there: Any = (host.strip("[]"), port)  # a text does, whatever it says
+                socket.create_connection(there, timeout=5).close()
+            options = {"log_to_driver": False, "logging_level": "ERROR"}
+            ray.init(address or "local", **options, **({} if address else own))
+        except (OSError, RuntimeError, ValueError) as error:
+            where = f"at {address}" if address else "on this machine"
+            raise ClusterError(f"no Ray cluster {where}: {' '.join(str(error).split())}") from error
+        try:
+            yield ray
+        finally:
+            ray.shutdown()
+
+
+def _has_room(ray: Any, cpus: float, gpus: float) -> bool:
+    """Return whether a node is large enough for a trial, now or when others are done."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return any(cpus <= node.get("CPU", 0) and gpus <= node.get("GPU", 0) for node in nodes)
 
 
 def _first_line(error: BaseException) -> str:

@@ -67,17 +67,12 @@ class TimeLeft:
         self._epochs, self._before, self._clock = epochs, done, clock
         self._start = clock()
 
-    def seconds(self, done: float) -> float | None:
-        """Return the seconds left when ``done`` epochs are done, None if it is too early."""
-        if done <= self._before:
-            return None
-        each = (self._clock() - self._start) / (done - self._before)
-        return max(0.0, each * (self._epochs - done))
-
     def text(self, done: float) -> str:
-        """Return the time left as hours, minutes and seconds."""
-        seconds = self.seconds(done)
-        return UNKNOWN if seconds is None else str(timedelta(seconds=round(seconds)))
+        """Return the time left when ``done`` epochs are done, a dash if it is too early."""
+        if done <= self._before:
+            return UNKNOWN
+        each = (self._clock() - self._start) / (done - self._before)
+        return str(timedelta(seconds=round(each * (self._epochs - done))))
 
 
 class PlainProgress(Progress):
@@ -104,8 +99,6 @@ class PlainProgress(Progress):
     ) -> None:
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
-        self._epochs = 0
-        self._left: TimeLeft | None = None
 
     def begin(
         self,
@@ -129,15 +122,14 @@ class PlainProgress(Progress):
     def epoch(self, metrics: dict[str, Any]) -> None:
         """Print the line of the epoch."""
         done = metrics["epoch"] + 1
-        left = UNKNOWN if self._left is None else self._left.text(done)
         parts = [
-            f"epoch {done}/{self._epochs or UNKNOWN}",
+            f"epoch {done}/{self._epochs}",
             f"loss {figure(metrics.get('train_loss'), '.3g')}",
             f"train {figure(metrics.get('train_accuracy'), '.1f')} %",
             f"test {figure(metrics.get('test_accuracy'), '.1f')} %",
             f"lr {figure(metrics.get('lr'), '.3g')}",
             f"{figure(metrics.get('images_per_second'), ',.0f')} images/s",
-            f"{left} left",
+            f"{self._left.text(done)} left",
         ]
         self._line("  ".join(parts))
 
@@ -161,7 +153,6 @@ class RichProgress(Progress):
         from rich.console import Console
 
         self._clock = clock
-        self._left: TimeLeft | None = None
         self._test = ""
         self._bars = progress.Progress(
             progress.TextColumn("{task.description}"),
@@ -207,15 +198,11 @@ class RichProgress(Progress):
         images_per_second: float,
     ) -> None:
         """Move both bars."""
-        if self._left is None:
-            return
         self._move_batches(number, batches, loss, accuracy, images_per_second)
         self._move_epochs(epoch + number / max(batches, 1), f"{epoch}/{self._total}")
 
     def epoch(self, metrics: dict[str, Any]) -> None:
         """Fill the bar of the batches, and show the test accuracy beside that of the epochs."""
-        if self._left is None:
-            return
         done = metrics["epoch"] + 1
         self._test = f"test {figure(metrics.get('test_accuracy'), '.1f')} %  "
         self._move_batches(
@@ -229,8 +216,7 @@ class RichProgress(Progress):
 
     def close(self) -> None:
         """Leave the bars as they are, and give the terminal back."""
-        if self._left is not None:
-            self._bars.stop()
+        self._bars.stop()
 
     def _move_batches(
         self,
@@ -253,7 +239,6 @@ class RichProgress(Progress):
         )
 
     def _move_epochs(self, done: float, count: str) -> None:
-        assert self._left is not None
         facts = f"{self._test}{self._left.text(done)} left"
         self._bars.update(self._epochs, completed=done, count=count, facts=facts)
 

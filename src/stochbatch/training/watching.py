@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,37 +48,24 @@ class Progress:
         """Nothing more will be told, whatever happened."""
 
 
-class Unfailing(Progress):
-    """Tells another watcher, until the place where that one writes is gone.
+class IgnoresLostStreams:
+    """Passes every call on to another watcher, whatever becomes of the place where that one writes.
 
-    A terminal that was closed, or a pipe that nobody reads, is no reason to stop a training.
+    A closed terminal, a pipe that nobody reads or a full disk under a log must not stop a training.
     """
 
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
+    def __init__(self, watcher: Any) -> None:
+        self.watcher = watcher
 
-    def begin(self, *arguments: Any, **place: Any) -> None:
-        """Tell it."""
-        self._tell("begin", *arguments, **place)
+    def __getattribute__(self, name: str) -> Any:
+        method = getattr(object.__getattribute__(self, "watcher"), name)
 
-    def batch(self, *arguments: Any) -> None:
-        """Tell it."""
-        self._tell("batch", *arguments)
+        def tell(*arguments: Any, **named: Any) -> None:
+            with suppress(OSError):
+                method(*arguments, **named)
 
-    def epoch(self, metrics: dict[str, Any]) -> None:
-        """Tell it."""
-        self._tell("epoch", metrics)
+        return tell
 
-    def end(self, result: Result) -> None:
-        """Tell it."""
-        self._tell("end", result)
 
-    def close(self) -> None:
-        """Tell it."""
-        self._tell("close")
-
-    def _tell(self, what: str, *arguments: Any, **place: Any) -> None:
-        try:
-            getattr(self._progress, what)(*arguments, **place)
-        except OSError:
-            self._progress = Progress()
+class Unfailing(IgnoresLostStreams, Progress):
+    """A watcher of a training that never stops it."""
