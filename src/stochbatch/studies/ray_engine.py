@@ -26,7 +26,7 @@ import torch
 import stochbatch
 from stochbatch.data.folders import ROOT_VARIABLE
 from stochbatch.data.folders import data_root as data_root_of
-from stochbatch.data.optional import optional
+from stochbatch.optional import optional
 from stochbatch.studies.engine import (
     Answer,
     Count,
