@@ -6,6 +6,7 @@ import hashlib
 import logging
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +15,8 @@ from torch import Tensor, nn
 from stochbatch.data import DATASETS, Augmentation, Batches, Normalisation, Split, subset
 from stochbatch.nets import resample_batch_norm
 from stochbatch.optim import METHODS, SBS, SCHEDULES
+from stochbatch.optim.building import library
+from stochbatch.optim.fusing import UnavailableError
 from stochbatch.training.distributed import ALONE, Ranks, Slices
 from stochbatch.training.errors import RunError
 from stochbatch.training.result import DataFacts
@@ -120,6 +123,11 @@ class Session:
         self.optimizer = trial.build_optimizer(self.network)
         if isinstance(self.optimizer, SBS):
             self.optimizer.on_slow_layers = logging.getLogger("stochbatch").info
+            if device.type == "cpu":
+                # Not in the background: what eager and native steps report of layers differs in
+                # the sixth digit, and metrics must not depend on when a build ends.
+                with suppress(UnavailableError):
+                    library()
         schedule = SCHEDULES[trial.schedule]
         self.schedule = schedule(self.optimizer, trial.epochs, **trial.schedule_settings)
         self.scaler = torch.amp.GradScaler(device.type, enabled=trial.precision == "fp16")
