@@ -113,6 +113,16 @@ def test_slow_layers_are_named_at_the_end_of_an_epoch(asked: Callable[[SBS], obj
     asked(short)  # too few to judge by
 
 
+def test_slow_layers_are_named_over_several_short_reports() -> None:
+    optimizer = two_layers()
+    for _ in range(2):
+        take(optimizer, 8)
+        optimizer.layer_report()
+    take(optimizer, 8)
+    with pytest.warns(SlowLayersWarning, match="large"):
+        optimizer.layer_report()
+
+
 @pytest.mark.parametrize("options", [{"probability": 0.01}, {"lambd": -1.0}])
 def test_layers_that_are_slow_by_choice_or_not_slow_are_not_named(options: dict) -> None:
     optimizer = two_layers(**options)

@@ -3,14 +3,59 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import nn
 
-from stochbatch.training import RunError, read_run
+from stochbatch.nets import NETWORKS
+from stochbatch.training import Interrupted, RunError, Trial, read_run, run
+from stochbatch.training.distributed import ALONE
+from stochbatch.training.folder import locked
 from tests.trained import copied, trained
+
+
+class Tied(nn.Module):
+    """A network that uses one linear layer under two names."""
+
+    def __init__(self, classes: int, channels: int, width: float) -> None:
+        super().__init__()
+        self.first = nn.Linear(channels * 64, classes)
+        self.second = self.first
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.first(images.flatten(1)) + self.second(images.flatten(1))
+
+
+def test_weights_with_two_names_are_saved_under_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_things", "_summaries"):
+        monkeypatch.setattr(NETWORKS, name, dict(getattr(NETWORKS, name)))
+    NETWORKS.add("tied", "One layer, used twice.", Tied)
+    trial = Trial(network="tied", epochs=1, share=0.1)
+    assert run(trial, tmp_path).status == "finished"
+    read = read_run(tmp_path / trial.folder)
+    assert {"first.weight", "second.weight"} <= read.weights().keys()
+    read.network()
+
+
+def test_an_error_in_a_folder_that_vanished_is_not_hidden(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(ZeroDivisionError), locked(folder, False, ALONE):
+        shutil.rmtree(folder)
+        raise ZeroDivisionError
+    with locked(folder, False, ALONE):  # it was released
+        pass
+
+
+def test_an_interruption_reaches_another_process() -> None:
+    copy = pickle.loads(pickle.dumps(Interrupted(15, Path("runs/x"))))
+    assert (copy.signal_number, copy.folder) == (15, Path("runs/x"))
 
 
 def test_other_programs_load_the_weights() -> None:

@@ -56,8 +56,9 @@ def digest(images: Images, labels: Labels) -> str:
 
 def read(path: Path) -> Cached | None:
     """Return what is cached, or None; a damaged cache is a warning."""
+    safetensors = optional("safetensors")
     try:
-        with optional("safetensors").safe_open(path, "np") as file:
+        with safetensors.safe_open(path, "np") as file:
             facts = json.loads(file.metadata()["split"])
             arrays = file.get_tensor("images"), file.get_tensor("labels")
         if digest(*arrays) != facts["sha256"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from stochbatch.data.catalogue import Dataset, SourceFile, entry_of
@@ -61,7 +62,8 @@ def _download(file: SourceFile, folder: Path, progress: bool) -> Path:
         known = f"sha256:{file.sha256}"
         pooch.retrieve(file.url, known, file.name, folder, progressbar=progress)
         # pooch makes files that only their owner reads; data are for whoever reads the folder.
-        path.chmod(folder.stat().st_mode & 0o666)
+        with suppress(OSError):  # some file systems have no such rights
+            path.chmod(folder.stat().st_mode & 0o666)
     except (OSError, ValueError) as error:  # requests' errors are OSErrors, a wrong hash is a value
         raise DownloadError(
             f"could not fetch {file.name} from {file.url}: {error} -- "

@@ -147,7 +147,7 @@ class SBS(CheckedOptimizer):
             "fused": fused,
         }
         self._forget_what_can_be_found_again()
-        self._judged, self._steps_here = False, 0
+        self._start_judging()
         super().__init__(params, defaults)
 
     def _forget_what_can_be_found_again(self) -> None:
@@ -163,7 +163,7 @@ class SBS(CheckedOptimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._judged, self._steps_here = False, 0
+        self._start_judging()
         self._forget_what_can_be_found_again()
 
     @overload
@@ -258,6 +258,11 @@ class SBS(CheckedOptimizer):
             self._parts.windows.get(entry.number),
         )
 
+    def _start_judging(self) -> None:
+        self._judged, self._steps_here = False, 0
+        # Steps, and sums of probabilities, of layers up to the last report.
+        self._reported: dict[int, tuple[float, float]] = {}
+
     def _judge_layers(self, only_if_free: bool = False) -> None:
         """Warn once, when there are enough steps to judge by, if layers hardly move.
 
@@ -273,8 +278,11 @@ class SBS(CheckedOptimizer):
         slow: list[Member] = []
         for entry, tally in zip(entries, tallies, strict=True):
             steps, chance, _ = tally.tolist()
-            if steps >= FEWEST_STEPS:
+            steps_before, sum_before = self._reported.get(entry.number, (0.0, 0.0))
+            total = steps + steps_before
+            if total >= FEWEST_STEPS:
                 self._judged = True
+                chance = (chance * steps + sum_before) / total
                 if chance < SLOW_PROBABILITY and entry.group["probability"] is None:
                     slow.append(entry)
         if not slow:
@@ -328,6 +336,8 @@ class SBS(CheckedOptimizer):
                 steps, *means = tally.tolist()
                 if steps:
                     chance, batches = means
+                    before = self._reported.get(entry.number, (0.0, 0.0))
+                    self._reported[entry.number] = before[0] + steps, before[1] + steps * chance
                 tally.zero_()
             size = entry.tensor.numel() * (2 if entry.tensor.is_complex() else 1)
             rows.append(LayerRow(entry.name, entry.kind, size, chance, batches))

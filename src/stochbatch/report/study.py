@@ -34,7 +34,10 @@ from stochbatch.studies.statistics import CellStatistics
 
 PAGE = "index.html"
 FIGURES = "figures"
-OURS = re.compile(rf"{PAGE}|claims\.csv|table\.(csv|md|tex)|{FIGURES}(/[\w.-]+\.(pdf|png))?")
+OURS = re.compile(
+    rf"{PAGE}|claims\.csv|table\.(csv|md|tex)|{FIGURES}(/[\w.-]+\.(pdf|png))?"
+    r"|report-manifest\.json|\.DS_Store"
+)
 """What a report's folder may hold."""
 TEMPLATE = "page.html.jinja"
 FACTS = {

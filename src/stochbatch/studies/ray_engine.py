@@ -187,6 +187,9 @@ class _Engine:
         except errors.RayTaskError as error:
             # A trial's own failure is an answer. This is the node's, where the next trial would
             # fail just as fast.
+            if isinstance(error.cause, Interrupted):  # by a signal to its process, not by us
+                self.waiting.append(trial)
+                return
             reason = _first_line(error.cause or error)
             if not isinstance(error.cause, ClusterError):
                 reason = f"a node cannot run trials, is 'stochbatch[ray]' installed there? {reason}"

@@ -326,5 +326,6 @@ def _one_line(error: ValidationError) -> str:
 
 
 for _file in (resources.files("stochbatch.studies") / "definitions").iterdir():
-    _name = _file.name.removesuffix(".toml")
-    STUDIES.provide(_name, Study.from_text(_file.read_text(encoding="utf-8"), _name))
+    _name, _, _form = _file.name.partition(".")
+    if _form == "toml":
+        STUDIES.provide(_name, Study.from_text(_file.read_text(encoding="utf-8"), _name))

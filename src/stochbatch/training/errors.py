@@ -16,3 +16,7 @@ class Interrupted(RunError):  # noqa: N818 (not an error, an order)
         super().__init__(f"stopped by signal {signal_number}; everything so far is in {folder}")
         self.signal_number = signal_number
         self.folder = folder
+
+    def __reduce__(self) -> tuple[type[Interrupted], tuple[int, Path]]:
+        """Copy it to another process, such as the driver of a cluster."""
+        return type(self), (self.signal_number, self.folder)

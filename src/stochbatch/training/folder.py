@@ -69,8 +69,8 @@ def locked(folder: Path, wait: bool, ranks: Ranks) -> Iterator[None]:
             pass
         yield
     finally:
-        if lock.is_locked and folder in missing and os.listdir(folder) == [LOCK]:
-            with suppress(OSError):
+        with suppress(OSError):
+            if lock.is_locked and folder in missing and os.listdir(folder) == [LOCK]:
                 (folder / LOCK).unlink()
                 for path in missing:
                     path.rmdir()

@@ -318,10 +318,12 @@ class _Runner:
         lines = [json.loads(line) for line in self.metrics]
         curve = [line.get("test_accuracy") for line in lines]
         network = self.session.network
-        weights = safetensors.torch.save(
-            {name: value.contiguous().cpu() for name, value in network.state_dict().items()},
-            {"format": "pt"},
-        )
+        # Copies, as safetensors refuses weights that share memory.
+        copies = {
+            name: value.cpu().clone(memory_format=torch.contiguous_format)
+            for name, value in network.state_dict().items()
+        }
+        weights = safetensors.torch.save(copies, {"format": "pt"})
         result = Result(
             status=status,  # type: ignore[arg-type]
             trial=self.trial.model_dump(),
