@@ -46,9 +46,14 @@ def test_weights_with_two_names_are_saved_under_both(
 
 def test_an_error_in_a_folder_that_vanished_is_not_hidden(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    with pytest.raises(ZeroDivisionError), locked(folder, False, ALONE):
-        shutil.rmtree(folder)
-        raise ZeroDivisionError
+
+    def work() -> None:
+        with locked(folder, False, ALONE):
+            shutil.rmtree(folder)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work()
     with locked(folder, False, ALONE):  # it was released
         pass
 

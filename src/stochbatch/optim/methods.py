@@ -48,7 +48,7 @@ class Method:
     network: Mapping[str, Any] = field(default_factory=dict)
     """Options that the method asks of the network; each may be set like a setting."""
     hidden: tuple[str, ...] = ()
-    """Options of the optimizer that the training decides."""
+    """Options of the optimizer that are not settings."""
     by_kind: bool = False
     """Whether parameters are grouped by kind."""
     closure: bool = False
@@ -107,11 +107,9 @@ class Method:
     ) -> Optimizer:
         """Return the optimizer of ``model``'s parameters.
 
-        A momentum or weight decay other than 0 is refused by methods that have none. ``hidden``
-        options may be given too.
+        A momentum or weight decay other than 0 is refused by methods that have none.
         """
-        given = {name: value for name, value in settings.items() if name not in self.hidden}
-        self.check_settings(given)
+        self.check_settings(settings)
         for name, only in self.retired.items():
             if (value := settings.pop(name, only)) != only:
                 raise ValueError(f"{self.title} has only {name}={only!r}, got {value!r}")

@@ -59,7 +59,7 @@ def save(folder: Path, place: Place, state: dict[str, Any]) -> Path:
     return path
 
 
-def load(folder: Path, device: torch.device, *, put_aside: bool = False) -> Loaded:
+def load(folder: Path, *, put_aside: bool = False) -> Loaded:
     """Return the newest checkpoint that is good.
 
     Damaged ones are passed over, and said. A file that has the hash in its name is not damaged:
@@ -67,7 +67,6 @@ def load(folder: Path, device: torch.device, *, put_aside: bool = False) -> Load
 
     Args:
         folder: of the run.
-        device: for its tensors.
         put_aside: rename damaged ones, so that they do not count among the last two; for whoever
             trains, not for those who look.
 
@@ -94,13 +93,13 @@ def load(folder: Path, device: torch.device, *, put_aside: bool = False) -> Load
                 with suppress(OSError):
                     path.rename(path.with_suffix(".damaged"))
             continue
-        return Loaded(_state(path, content, device), _note(damaged, f"resumes from {path.name}"))
+        return Loaded(_state(path, content), _note(damaged, f"resumes from {path.name}"))
     return Loaded(None, _note(damaged, "starts from the beginning"))
 
 
-def _state(path: Path, content: bytes, device: torch.device) -> dict[str, Any]:
+def _state(path: Path, content: bytes) -> dict[str, Any]:
     try:
-        state = from_bytes(content, device)
+        state = from_bytes(content)
         if state.get("format") == FORMAT:
             return dict(state)
         why = f"its format is {state.get('format')}, expected {FORMAT}"
@@ -122,12 +121,12 @@ def to_bytes(state: Any) -> bytes:
     return buffer.getvalue()
 
 
-def from_bytes(content: bytes, device: torch.device | str) -> Any:
+def from_bytes(content: bytes) -> Any:
     """Return what ``torch.load`` reads: tensors, numbers, texts, and nothing that runs."""
     import pickle  # only for the name of the error
 
     try:
-        return torch.load(io.BytesIO(content), map_location=device, weights_only=True)
+        return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise ValueError(str(error).splitlines()[0]) from error
 

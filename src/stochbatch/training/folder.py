@@ -24,7 +24,6 @@ from typing import Any
 
 import filelock
 import safetensors.torch
-import torch
 from pydantic import ValidationError
 from torch import nn
 
@@ -155,7 +154,7 @@ class RunFolder:
 
     @cached_property
     def _last(self) -> dict[str, Any]:
-        state, _ = checkpoint.load(self.folder, torch.device("cpu"))
+        state, _ = checkpoint.load(self.folder)
         if state is None and (self.folder / RESULT).exists():
             raise RunError(f"{self.folder} was finished in this moment: ask again")
         if state is None:

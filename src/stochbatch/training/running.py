@@ -211,7 +211,7 @@ class _Runner:
             finished.clear(self.folder)
         write(self.folder / TRIAL, self.trial.model_dump_json(indent=1))
         # To the host: whatever loads a state brings it where it belongs, in a dtype that is there.
-        return checkpoint.load(self.folder, torch.device("cpu"), put_aside=True)
+        return checkpoint.load(self.folder, put_aside=True)
 
     def _epoch(self, epoch: int, start: int) -> dict[str, Any]:
         session, steps = self.session, self.session.steps

@@ -187,8 +187,8 @@ class Trial(BaseModel):
             uniform_norm_scales(network)
         return network
 
-    def build_optimizer(self, network: torch.nn.Module, **hidden: Any) -> torch.optim.Optimizer:
-        """Return the optimizer of ``network``; ``hidden`` are options that the training decides."""
+    def build_optimizer(self, network: torch.nn.Module) -> torch.optim.Optimizer:
+        """Return the optimizer of ``network``."""
         return METHODS[self.method].optimizer(
             network,
             lr=self.lr,
@@ -196,7 +196,6 @@ class Trial(BaseModel):
             weight_decay=self.weight_decay,
             seed=self.seed,
             **self.settings,
-            **hidden,
         )
 
     @property
