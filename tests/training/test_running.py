@@ -248,7 +248,8 @@ def test_a_watcher_that_cannot_write_any_more_does_not_end_a_training(tmp_path: 
 
     witness = Witness(broken_pipe, (0, 3))
     assert run(small_trial(), tmp_path, progress=witness).status == "finished"
-    assert witness.batches[-1] == (0, 3)
+    assert (0, 3) in witness.batches  # where it failed
+    assert len(witness.epochs) == 3  # a full disk may have room again
 
 
 def test_a_signal_during_the_evaluation_is_obeyed_and_nothing_is_lost(
