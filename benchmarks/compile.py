@@ -7,7 +7,7 @@ import tempfile
 import time
 
 from benchmarks.result import Goal, Result
-from stochbatch.optim import building
+from stochbatch.optim.kernels import build as building
 
 
 def run(quick: bool) -> Result:

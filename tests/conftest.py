@@ -6,8 +6,8 @@ from contextlib import suppress
 import pytest
 import torch
 
-from stochbatch.optim.building import library
-from stochbatch.optim.fusing import UnavailableError
+from stochbatch.optim.kernels.build import library
+from stochbatch.optim.kernels.fallback import UnavailableError
 from tests.processes import Processes
 
 

@@ -118,7 +118,7 @@ def test_without_it_the_name_is_not_there(folder: Path) -> None:
         ("import nothing_like_this", "broken.py", "ModuleNotFoundError: No module named 'nothing"),
         ("1 / 0", "broken.py", "ZeroDivisionError: division by zero"),
         (
-            "from stochbatch.optim import METHODS\nMETHODS.add('sgd', 'Mine.', METHODS['sgd'])",
+            "from stochbatch.training import METHODS\nMETHODS.add('sgd', 'Mine.', METHODS['sgd'])",
             "broken.py",
             "ValueError: two methods are called 'sgd'",
         ),
@@ -158,7 +158,7 @@ except data.HashError:
 def test_a_plugin_that_fails_fails_again(folder: Path) -> None:
     (folder / "broken.py").write_text("1 / 0")
     code = """
-from stochbatch.optim import METHODS
+from stochbatch.training import METHODS
 for _ in range(2):
     try:
         METHODS["signs"]
@@ -181,7 +181,7 @@ def test_what_came_with_it_is_its_own_and_nothing_else(folder: Path) -> None:
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)
     code = """
-from stochbatch.optim import METHODS
+from stochbatch.training import METHODS
 print(METHODS.origin("signs"))
 from stochbatch.nets import NETWORKS
 from stochbatch.data import DATASETS
@@ -199,7 +199,9 @@ print(NETWORKS.origin("vgg11"), DATASETS.origin("digits"), METHODS.origin("sgd")
 
 
 def test_a_file_that_was_imported_already_is_in_nobodys_way(folder: Path) -> None:
-    code = "import signs_sgd\nfrom stochbatch.optim import METHODS\nprint('signs' in list(METHODS))"
+    code = (
+        "import signs_sgd\nfrom stochbatch.training import METHODS\nprint('signs' in list(METHODS))"
+    )
     assert said(folder, code, "signs_sgd.py") == ["True"]
 
 
@@ -208,7 +210,7 @@ def test_what_it_raises_is_raised_again(folder: Path) -> None:
     (folder / "bad/__init__.py").write_text("1 / 0")
     (folder / "leaving.py").write_text("raise SystemExit(3)")
     code = """
-from stochbatch.optim import METHODS
+from stochbatch.training import METHODS
 for _ in range(2):
     try:
         METHODS["signs"]
@@ -221,7 +223,7 @@ for _ in range(2):
 
 SCHEDULES = """
 from torch.optim import lr_scheduler as s
-from stochbatch.optim import SCHEDULES
+from stochbatch.training import SCHEDULES
 
 @SCHEDULES.register("warm", "Up for two epochs, then down.")
 def warm(optimizer, epochs, *, start=0.1):

@@ -194,7 +194,7 @@ def test_pip_install_of_the_clone(tmp_path: Path) -> None:
     subprocess.run(command + target, cwd=ROOT, check=True, timeout=200)
     listed = ["git", "ls-files", "src"]
     files = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    assert "src/stochbatch/optim/native.cpp" in files.splitlines()
+    assert "src/stochbatch/optim/kernels/native.cpp" in files.splitlines()
     for name in files.splitlines():
         assert (tmp_path / Path(name).relative_to("src")).exists(), name
     assert (tmp_path / "bin" / "stochbatch").exists()

@@ -22,7 +22,7 @@ ABOVE: dict[str, set[str]] = {
     "report": {"optim", "nets", "data", "training", "studies"},
     "cli": {"optim", "nets", "data", "training", "studies", "report"},
 }
-ANYWHERE = {"", "__version__", "registry", "cores", "plugins", "files", "optional"}
+ANYWHERE = {"", "__version__", "registry", "checks", "cores", "plugins", "files", "optional"}
 """The package itself, and modules that belong to no room."""
 
 

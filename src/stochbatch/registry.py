@@ -16,9 +16,9 @@ from stochbatch.plugins import adding, load_plugins
 if TYPE_CHECKING:
     from stochbatch.data.catalogue import Dataset
     from stochbatch.nets.catalogue import NetworkFactory
-    from stochbatch.optim.methods import Method
-    from stochbatch.optim.schedules import Schedule
     from stochbatch.studies.study import Study
+    from stochbatch.training.methods import Method
+    from stochbatch.training.schedules import Schedule
 
 T = TypeVar("T")
 
@@ -157,7 +157,7 @@ There are: square
 
 METHODS: Registry[Method] = Registry(
     "method",
-    "stochbatch.optim.methods",
+    "stochbatch.training.methods",
     {
         "sgd": "Stochastic gradient descent.",
         "sbs": "Stochastic batch size: every weight its own, random, adaptive batch size.",
@@ -174,7 +174,7 @@ METHODS: Registry[Method] = Registry(
 
 SCHEDULES: Registry[Schedule] = Registry(
     "schedule",
-    "stochbatch.optim.schedules",
+    "stochbatch.training.schedules",
     {
         "sigmoid": "Falls along a sigmoid to end_lr (0.001): the article's choice.",
         "exponential": "Falls as exp(-decay e / E): exp(-0.05 e) over 100 epochs.",

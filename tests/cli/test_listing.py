@@ -8,8 +8,8 @@ import pytest
 
 from stochbatch.data import DATASETS
 from stochbatch.nets import NETWORKS
-from stochbatch.optim import METHODS, SCHEDULES
 from stochbatch.studies import STUDIES
+from stochbatch.training import METHODS, SCHEDULES
 from tests.cli.command import assert_one_clear_line, call
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from stochbatch import SBS
-from stochbatch.optim.native import NativeStep
+from stochbatch.optim.kernels.native import NativeStep
 
 
 def take_eager_steps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from stochbatch import SBS, param_groups
-from stochbatch.optim import building
+from stochbatch.optim.kernels import build as building
 from tests.optim.networks import same_weights, small_network, train
 
 
@@ -140,7 +140,7 @@ def test_the_warning_points_at_the_line_that_steps(no_library, monkeypatch) -> N
 def test_one_openmp_library_serves_torch_and_the_step() -> None:
     """Two of them would fight over the cores."""
     probe = (
-        "import torch; from stochbatch.optim import native; native.library();"
+        "import torch; from stochbatch.optim.kernels import native; native.library();"
         "maps = open('/proc/self/maps').read().splitlines();"
         "print({line.split()[-1] for line in maps if 'gomp' in line or 'iomp' in line})"
     )

@@ -94,7 +94,7 @@ def test_no_generator_is_read_or_advanced() -> None:
 
 
 def test_elements_beyond_two_to_the_32_have_numbers_of_their_own() -> None:
-    from stochbatch.optim.eager import _Coins
+    from stochbatch.optim.kernels.eager import _Coins
     from stochbatch.optim.roster import Layer
 
     layer = Layer(7, "linear", torch.zeros(8), torch.zeros(8), {}, {"seed": 11})

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from stochbatch import SBS
-from stochbatch.optim import compiled, native
+from stochbatch.optim.kernels import compiled, native
 from tests.conftest import devices
 from tests.optim.networks import set_gradients
 

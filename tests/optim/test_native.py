@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from stochbatch import SBS, param_groups
-from stochbatch.optim import native
+from stochbatch.optim.kernels import native
 from tests.optim.networks import same_weights, small_network, train
 
 SHAPES = [

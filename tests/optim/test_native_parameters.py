@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from stochbatch import SBS
-from stochbatch.optim import native
+from stochbatch.optim.kernels import native
 from tests.optim.networks import backward, same_state, same_weights, small_network, train
 from tests.optim.test_native import CHANNELS_LAST, available
 

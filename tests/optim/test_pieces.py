@@ -7,7 +7,7 @@ import torch
 
 from stochbatch.optim import pieces as module
 from stochbatch.optim.coins import as_int32
-from stochbatch.optim.compiled import _row_major, strides_of
+from stochbatch.optim.kernels.compiled import _row_major, strides_of
 from stochbatch.optim.pieces import ElementIndex, pieces
 
 SHAPES = st.lists(st.integers(0, 9), max_size=4)

@@ -13,7 +13,7 @@ from stochbatch.optim.probability import (
     describe_layers,
     measured,
 )
-from stochbatch.optim.reference import reference_probability
+from tests.optim.reference import reference_probability
 
 READINGS = ("total", "mean", "weighted")
 

@@ -8,8 +8,8 @@ from benchmarks.memory import PeakMemory
 from torch import Tensor, nn
 
 from stochbatch import SBS, param_groups, uniform, update_probability
-from stochbatch.optim.reference import ReferenceSBS
 from tests.optim.networks import backward, same_weights, set_gradients, small_network, train
+from tests.optim.reference import ReferenceSBS
 
 SHAPES = [(3, 2, 3, 3), (4, 3, 1, 1), (5, 4), (2, 5), (5,), (2,), (2,)]
 KINDS = ["conv", "conv", "linear", "linear", "bias", "bias", "norm_weight"]

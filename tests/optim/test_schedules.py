@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from stochbatch import SBS
-from stochbatch.optim import SCHEDULES, SigmoidLR
+from stochbatch.optim import SigmoidLR
+from stochbatch.training import SCHEDULES
 
 
 def optimizer(lr: float = 0.1, groups: int = 1) -> torch.optim.Optimizer:

@@ -23,10 +23,9 @@ import pytest
 import torch
 
 from stochbatch import plugins
-from stochbatch.optim import METHODS, Method
 from stochbatch.studies.engine import StudyStopped, StudyWatcher, train
 from stochbatch.studies.ray_engine import ClusterError, connected, run_trials
-from stochbatch.training import RunError, Trial
+from stochbatch.training import METHODS, Method, RunError, Trial
 from tests.cli.command import ENVIRONMENT, SCRIPT, assert_one_clear_line, call
 from tests.training.runs import lasting, small_trial
 
@@ -34,7 +33,7 @@ PLUGIN = """
 import os, time
 from pathlib import Path
 import torch
-from stochbatch.optim import METHODS, Method
+from stochbatch.training import METHODS, Method
 
 FOLDER = Path(__file__).parent
 

@@ -14,8 +14,7 @@ import torch
 from torch import nn
 
 from stochbatch import data
-from stochbatch.optim import METHODS
-from stochbatch.training import Interrupted, RunError, Trial, read_run, run, running
+from stochbatch.training import METHODS, Interrupted, RunError, Trial, read_run, run, running
 from stochbatch.training.session import seed_everything
 from tests.training.runs import SMALL, CrashError, Witness, crash, lasting, small_trial
 

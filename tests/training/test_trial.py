@@ -11,9 +11,8 @@ from pydantic import ValidationError
 from torch.nn import BatchNorm2d
 
 from stochbatch.data import DATASETS
-from stochbatch.optim import METHODS, SCHEDULES
 from stochbatch.studies import SCALES, STUDIES
-from stochbatch.training import Trial, TrialError
+from stochbatch.training import METHODS, SCHEDULES, Trial, TrialError
 
 
 def test_what_is_not_given_is_filled_in() -> None:

@@ -8,10 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from stochbatch.checks import check_count, check_real, check_seed
 from stochbatch.data.catalogue import NO_AUGMENTATION, Augmentation
 from stochbatch.data.drawing import Draws, epoch_draws, epoch_order
-from stochbatch.optim.coins import check_seed
-from stochbatch.optim.options import check_count, check_real
 
 
 class Normalisation(NamedTuple):

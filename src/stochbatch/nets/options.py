@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from stochbatch.checks import check_count, check_real
 from stochbatch.nets.dropout import DROPOUTS
-from stochbatch.optim.options import check_count, check_real
 
 
 def check_options(

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT, StateDict
 
+from stochbatch.checks import check_agreement, check_not_negative
 from stochbatch.optim.kinds import kind_by_shape
-from stochbatch.optim.options import check_agreement, check_members, check_parameters
 from stochbatch.optim.probability import compute_dtype
+from stochbatch.optim.shards import check_placements, is_sharded
 from stochbatch.optim.slots import (
     STEP,
     Slots,
@@ -219,3 +220,50 @@ def call_closure(closure: Callable[[], float] | None) -> float | None:
         return None
     with torch.enable_grad():
         return closure()
+
+
+def check_lr(lr: object) -> None:
+    """Raise unless ``lr`` is a number, or a tensor of one floating-point number, of 0 or more."""
+    if isinstance(lr, Tensor):
+        if lr.numel() != 1 or not lr.is_floating_point():
+            raise ValueError(
+                f"lr as a tensor must be one floating-point number, "
+                f"got shape {tuple(lr.shape)} of {lr.dtype}"
+            )
+        lr = float(lr)
+    check_not_negative("lr", lr)  # type: ignore[arg-type]
+
+
+def check_parameters(params: object) -> None:
+    """Raise with a hint for what people pass in place of parameters."""
+    if isinstance(params, torch.nn.Module):
+        name = type(params).__name__
+        raise TypeError(
+            f"params must be parameters, got the module {name}: "
+            "use model.parameters() or stochbatch.param_groups(model)"
+        )
+
+
+def check_members(params: Sequence[object], owner: str, sharded: bool) -> None:
+    """Raise if a parameter, named or not, is listed twice in one group, or cannot be moved.
+
+    Args:
+        params: the parameters.
+        owner: name of the optimizer.
+        sharded: whether it can move sharded parameters.
+    """
+    seen: set[int] = set()
+    for entry in params:
+        tensor = entry[1] if isinstance(entry, tuple) and len(entry) == 2 else entry
+        if is_sharded(tensor):
+            if not sharded:
+                raise TypeError(f"{owner} cannot move sharded parameters (DTensor), SBS can")
+            check_placements(tensor, owner)  # type: ignore[arg-type]
+        if getattr(tensor, "_is_flat_param", False) or getattr(tensor, "_fsdp_flattened", False):
+            raise TypeError(
+                f"{owner} needs parameters as they are, FullyShardedDataParallel flattens them: "
+                "use torch.distributed.fsdp.fully_shard"
+            )
+        if id(tensor) in seen:
+            raise ValueError(f"a parameter is listed twice in one group: {entry!r:.60}")
+        seen.add(id(tensor))

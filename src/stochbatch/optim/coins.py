@@ -30,6 +30,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from stochbatch.checks import check_seed
+
 BLOCK_BITS = 32
 """Elements ``i`` and ``j`` share a key when ``i >> BLOCK_BITS == j >> BLOCK_BITS``."""
 
@@ -196,11 +198,3 @@ def _fill(
         low = torch.arange(piece.numel(), dtype=torch.int32, device=device).add_(as_int32(start))
         piece.copy_(transform(uniform_at(low, key[0], key[1], dtype)))
     return result.reshape(tuple(shape))
-
-
-def check_seed(seed: object) -> None:
-    """Raise unless ``seed`` is an int in [0, 2**64)."""
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise TypeError(f"seed must be an int, got {type(seed).__name__}: {seed!r}")
-    if not 0 <= seed < 1 << 64:
-        raise ValueError(f"seed must be in [0, 2**64), got {seed}")

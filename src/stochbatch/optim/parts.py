@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from stochbatch.optim.checked import Member
-from stochbatch.optim.eager import Account, account, record
+from stochbatch.optim.kernels.eager import Account, account, record
 from stochbatch.optim.pieces import Window
 from stochbatch.optim.probability import accumulation_dtype
 from stochbatch.optim.roster import Layer, Roster

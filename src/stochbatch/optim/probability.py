@@ -6,12 +6,13 @@ A *layer* is one parameter tensor; ``kinds`` says which layers are compared with
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple, get_args
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
+from stochbatch.checks import check_choice, check_real
 from stochbatch.optim.kinds import KINDS, check_kind, kind_by_shape
 from stochbatch.optim.pieces import pieces
 
@@ -297,3 +298,16 @@ def update_probability(
         own = [vector[position].to(grad.device) for vector in scores.in_dtype(dtype)]
         result[layer] = probability(grad.to(dtype), *own)
     return result
+
+
+def check_scheme(options: Mapping[str, Any]) -> None:
+    """Raise unless the options that make an update probability are allowed."""
+    check_real("alpha", options["alpha"])
+    check_real("lambd", options["lambd"])
+    if options["probability"] is not None:
+        check_real("probability", options["probability"])
+        if not 0 < options["probability"] <= 1:
+            raise ValueError(f"probability must be None or in (0, 1], got {options['probability']}")
+    check_choice("cross_layer", options["cross_layer"], CROSS_LAYER)
+    if "kind" in options:
+        check_kind(options["kind"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, ClassVar, overload
 
 import torch
@@ -11,14 +11,20 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.optim.optimizer import ParamsT
 
-from stochbatch.optim import compiled
-from stochbatch.optim.checked import CheckedOptimizer, Member, call_closure
-from stochbatch.optim.eager import local_sums, take_step
-from stochbatch.optim.fusing import level_of_caller, wanted
-from stochbatch.optim.native import NativeParts, NativeStep, can_move
-from stochbatch.optim.options import check_nesterov, check_options
+from stochbatch.checks import (
+    check_bool,
+    check_choice,
+    check_momentum,
+    check_not_negative,
+    check_seed,
+)
+from stochbatch.optim.checked import CheckedOptimizer, Member, call_closure, check_lr
+from stochbatch.optim.kernels import compiled
+from stochbatch.optim.kernels.eager import local_sums, take_step
+from stochbatch.optim.kernels.fallback import level_of_caller, wanted
+from stochbatch.optim.kernels.native import NativeParts, NativeStep, can_move
 from stochbatch.optim.parts import Parts
-from stochbatch.optim.probability import CrossLayer
+from stochbatch.optim.probability import CrossLayer, check_scheme
 from stochbatch.optim.report import (
     FEWEST_STEPS,
     JUDGED_STEPS,
@@ -41,7 +47,7 @@ from stochbatch.optim.state import (
     complete_state,
     counters_of,
 )
-from stochbatch.optim.update import LrScaling
+from stochbatch.optim.update import LR_SCALING, LrScaling
 
 
 class SBS(CheckedOptimizer):
@@ -110,8 +116,6 @@ class SBS(CheckedOptimizer):
     sharded = True
     on_slow_layers: Callable[[str], None] | None = None
     """What to call with the text of a `SlowLayersWarning` instead of warning."""
-    _check_options = staticmethod(check_options)
-    _check_sense = staticmethod(check_nesterov)
 
     def __init__(
         self,
@@ -149,6 +153,26 @@ class SBS(CheckedOptimizer):
         self._forget_what_can_be_found_again()
         self._start_judging()
         super().__init__(params, defaults)
+
+    @staticmethod
+    def _check_options(options: Mapping[str, Any]) -> None:
+        """Raise ``TypeError`` or ``ValueError`` for the first option of SBS that is not allowed."""
+        check_lr(options["lr"])
+        check_scheme(options)
+        check_choice("lr_scaling", options["lr_scaling"], LR_SCALING)
+        check_momentum(options["momentum"])
+        for name in ("nesterov", "maximize", "skip_nonfinite"):
+            check_bool(name, options[name])
+        check_not_negative("weight_decay", options["weight_decay"])
+        check_seed(options["seed"])
+        if options["fused"] is not None:
+            check_bool("fused", options["fused"], "None, True or False")
+
+    @staticmethod
+    def _check_sense(options: Mapping[str, Any]) -> None:
+        """Raise for Nesterov's momentum without momentum."""
+        if options["nesterov"] and options["momentum"] == 0:
+            raise ValueError("nesterov needs a momentum above 0, got momentum=0")
 
     def _forget_what_can_be_found_again(self) -> None:
         self._rosters: dict[Hashable, Roster] = {}

@@ -1,16 +1,14 @@
-"""Learning-rate schedules: the article's, by name."""
+"""``SigmoidLR``: the learning rates of the article."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 
 from torch import Tensor
-from torch.optim.lr_scheduler import ConstantLR, ExponentialLR, LRScheduler, MultiStepLR
+from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer
 
-from stochbatch.optim.options import check_count, check_not_negative, check_positive, check_real
-from stochbatch.registry import SCHEDULES
+from stochbatch.checks import check_count, check_not_negative, check_positive
 
 
 class SigmoidLR(LRScheduler):
@@ -99,52 +97,3 @@ def sigmoid_share(epoch: int, total: int, steepness: float) -> float:
     if height < 1e-6:  # so flat that it is a straight line, and digits are lost
         return 1 - epoch / (total - 1)
     return (s(-1 + 2 * epoch / (total - 1)) - s(1)) / height
-
-
-Schedule = Callable[..., LRScheduler]
-"""Takes an optimizer, the number of epochs (or steps), and settings by keyword."""
-
-
-def sigmoid(
-    optimizer: Optimizer, total: int, *, end_lr: float = 1e-3, steepness: float = 10.0
-) -> SigmoidLR:
-    """Return the article's sigmoid."""
-    return SigmoidLR(optimizer, total, end_lr, steepness)
-
-
-def exponential(optimizer: Optimizer, total: int, *, decay: float = 5.0) -> ExponentialLR:
-    """Return a schedule that falls by a factor of exp(decay) over the whole training."""
-    check_count("total", total)
-    check_not_negative("decay", decay)
-    return ExponentialLR(optimizer, math.exp(-decay / total))
-
-
-def staircase(
-    optimizer: Optimizer,
-    total: int,
-    *,
-    milestones: Sequence[float] = (0.5, 0.75),
-    factor: float = 0.1,
-) -> MultiStepLR:
-    """Return a schedule that is multiplied by ``factor`` at each share of the training."""
-    check_count("total", total)
-    check_positive("factor", factor)
-    for share in milestones:
-        check_real("a milestone", share)
-        if not 0 <= share <= 1:
-            raise ValueError(f"a milestone must be a share of the training in [0, 1], got {share}")
-    # 0.55 * 100 is a little more than 55, and means 55.
-    places = [math.ceil(share * total - 1e-9) for share in milestones]
-    return MultiStepLR(optimizer, places, factor)
-
-
-def constant(optimizer: Optimizer, total: int) -> ConstantLR:
-    """Return a schedule that changes nothing."""
-    check_count("total", total)
-    return ConstantLR(optimizer, factor=1.0, total_iters=0)
-
-
-SCHEDULES.provide("sigmoid", sigmoid)
-SCHEDULES.provide("exponential", exponential)
-SCHEDULES.provide("staircase", staircase)
-SCHEDULES.provide("constant", constant)

@@ -213,6 +213,6 @@ def _label(run: RunFolder) -> str:
 
 
 def _method(trial: Trial) -> str:
-    from stochbatch.optim import METHODS
+    from stochbatch.registry import METHODS
 
     return METHODS[trial.method].title

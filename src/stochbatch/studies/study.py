@@ -48,8 +48,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from stochbatch.optim import METHODS
-from stochbatch.registry import STUDIES
+from stochbatch.registry import METHODS, STUDIES
 from stochbatch.studies.cell import Cell
 from stochbatch.studies.choosing import with_labels, with_names
 from stochbatch.studies.claim import Claim

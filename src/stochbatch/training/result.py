@@ -26,7 +26,7 @@ from pydantic import (
 import stochbatch
 from stochbatch.data import DATASETS
 from stochbatch.nets import NETWORKS
-from stochbatch.optim import METHODS, SCHEDULES
+from stochbatch.registry import METHODS, SCHEDULES
 from stochbatch.training.trial import Trial, last_tenth
 
 

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from stochbatch.data import DATASETS, Augmentation, Batches, Normalisation, Split, subset
 from stochbatch.nets import resample_batch_norm
-from stochbatch.optim import METHODS, SBS, SCHEDULES
-from stochbatch.optim.building import library
-from stochbatch.optim.fusing import UnavailableError
+from stochbatch.optim import SBS
+from stochbatch.optim.kernels.build import library
+from stochbatch.optim.kernels.fallback import UnavailableError
+from stochbatch.registry import METHODS, SCHEDULES
 from stochbatch.training.distributed import ALONE, Ranks, Slices
 from stochbatch.training.errors import RunError
 from stochbatch.training.result import DataFacts

@@ -16,8 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from stochbatch.data import DATASETS
 from stochbatch.nets import NETWORKS, uniform_norm_scales
-from stochbatch.optim import METHODS, SCHEDULES
-from stochbatch.registry import check_settings, hint
+from stochbatch.registry import METHODS, SCHEDULES, check_settings, hint
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -53,13 +52,13 @@ class Trial(BaseModel):
         network: a name in ``stochbatch.nets.NETWORKS``; by default ``vgg_tiny`` for images
             smaller than 32x32, else ``vgg11``.
         width: factor on the network's widths.
-        method: a name in ``stochbatch.optim.METHODS``.
+        method: a name in ``stochbatch.training.METHODS``.
         settings: the method's settings.
         batch_size: samples in a batch.
         lr: learning rate at the start; by default 0.1, or what is usual for the method.
         momentum: momentum factor.
         weight_decay: L2 penalty.
-        schedule: a name in ``stochbatch.optim.SCHEDULES``, stepped once an epoch; by default
+        schedule: a name in ``stochbatch.training.SCHEDULES``, stepped once an epoch; by default
             ``sigmoid``, or, without a rate, what is usual for the method.
         schedule_settings: the schedule's settings.
         epochs: number of epochs.

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from stochbatch.optim.building import library, ready
-from stochbatch.optim.fusing import UnavailableError, give_up, wanted
+from stochbatch.optim.kernels.build import library, ready
+from stochbatch.optim.kernels.fallback import UnavailableError, give_up, wanted
 from stochbatch.optim.kinds import KINDS, kind_by_shape
 from stochbatch.optim.pieces import memory_layout
 from stochbatch.optim.probability import CROSS_LAYER

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
-from stochbatch.optim.acc_sgd import AccSGD
-from stochbatch.optim.alternating import AlternatingSGD
-from stochbatch.optim.entropy_sgd import EntropySGD
+from stochbatch.optim.baselines.acc_sgd import AccSGD
+from stochbatch.optim.baselines.alternating import AlternatingSGD
+from stochbatch.optim.baselines.entropy_sgd import EntropySGD
 from stochbatch.optim.kinds import param_groups
 from stochbatch.optim.sbs import SBS
 from stochbatch.registry import METHODS, check_settings
@@ -30,7 +30,7 @@ class Method:
 
     Example:
         >>> import torch
-        >>> from stochbatch.optim import METHODS
+        >>> from stochbatch.training import METHODS
         >>> method = METHODS["sbs"]
         >>> method.title, method.settings["lambd"]
         ('SBS', -4.0)

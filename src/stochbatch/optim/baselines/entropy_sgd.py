@@ -12,23 +12,24 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.optim.optimizer import ParamsT
 
-from stochbatch.optim.checked import (
-    CheckedOptimizer,
-    Member,
-    call_closure,
-    rate_of,
-    weight_and_grad,
-)
-from stochbatch.optim.coins import check_seed, normal
-from stochbatch.optim.options import (
+from stochbatch.checks import (
     check_bool,
     check_count,
-    check_lr,
     check_momentum,
     check_not_negative,
     check_positive,
     check_real,
+    check_seed,
 )
+from stochbatch.optim.checked import (
+    CheckedOptimizer,
+    Member,
+    call_closure,
+    check_lr,
+    rate_of,
+    weight_and_grad,
+)
+from stochbatch.optim.coins import normal
 from stochbatch.optim.probability import compute_dtype
 from stochbatch.optim.slots import COUNTER, STEP, Slot, Slots, real_view
 

@@ -10,9 +10,15 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.optim.optimizer import ParamsT
 
-from stochbatch.optim.checked import CheckedOptimizer, call_closure, rate_of, weight_and_grad
-from stochbatch.optim.coins import check_seed, uniform
-from stochbatch.optim.options import check_lr, check_not_negative
+from stochbatch.checks import check_not_negative, check_seed
+from stochbatch.optim.checked import (
+    CheckedOptimizer,
+    call_closure,
+    check_lr,
+    rate_of,
+    weight_and_grad,
+)
+from stochbatch.optim.coins import uniform
 from stochbatch.optim.probability import compute_dtype
 from stochbatch.optim.slots import COUNTER, STEP, Slots
 

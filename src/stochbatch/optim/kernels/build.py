@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch  # noqa: F401  brings its OpenMP library, which the compiled step then shares
 
-from stochbatch.optim.fusing import UnavailableError
+from stochbatch.optim.kernels.fallback import UnavailableError
 
 SOURCE = Path(__file__).with_name("native.cpp")
 FLAGS = (

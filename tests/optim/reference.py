@@ -67,7 +67,7 @@ class ReferenceSBS:
         **options: as for ``SBS``.
 
     Example:
-        >>> from stochbatch.optim.reference import ReferenceSBS
+        >>> from tests.optim.reference import ReferenceSBS
         >>> weights = [[1.0, 2.0]]
         >>> optimizer = ReferenceSBS(weights, ["linear"], lr=0.5, probability=1.0)
         >>> optimizer.step([[1.0, 1.0]])

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from stochbatch.optim.coins import as_int32, uniform_at
-from stochbatch.optim.fusing import UnavailableError, give_up, wanted
+from stochbatch.optim.kernels.fallback import UnavailableError, give_up, wanted
 from stochbatch.optim.pieces import MemoryLayout, memory_layout, memory_vector
 from stochbatch.optim.probability import Scores, accumulation_dtype
 from stochbatch.optim.update import Rates, Rule, Scalars, Verdict, advance

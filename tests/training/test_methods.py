@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from stochbatch.optim import METHODS, SBS, AccSGD, AlternatingSGD, EntropySGD, Method
+from stochbatch.optim import SBS, AccSGD, AlternatingSGD, EntropySGD
 from stochbatch.studies import SCALES, Study
-from stochbatch.training import Trial, TrialError
+from stochbatch.training import METHODS, Method, Trial, TrialError
 
 OPTIMIZERS = {
     "sgd": torch.optim.SGD,

@@ -12,10 +12,10 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.optim.optimizer import ParamsT
 
-from stochbatch.optim.checked import CheckedOptimizer, Member, rate_of
-from stochbatch.optim.coins import check_seed, uniform
-from stochbatch.optim.options import check_lr, check_scheme
-from stochbatch.optim.probability import CrossLayer, update_probability
+from stochbatch.checks import check_seed
+from stochbatch.optim.checked import CheckedOptimizer, Member, check_lr, rate_of
+from stochbatch.optim.coins import uniform
+from stochbatch.optim.probability import CrossLayer, check_scheme, update_probability
 from stochbatch.optim.slots import COUNTER, STEP, Slot, Slots, real_grad, real_view
 
 BATCHES = "batches"

@@ -10,8 +10,14 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.optim.optimizer import ParamsT
 
-from stochbatch.optim.checked import CheckedOptimizer, call_closure, rate_of, weight_and_grad
-from stochbatch.optim.options import check_lr, check_not_negative, check_positive, check_real
+from stochbatch.checks import check_not_negative, check_positive, check_real
+from stochbatch.optim.checked import (
+    CheckedOptimizer,
+    call_closure,
+    check_lr,
+    rate_of,
+    weight_and_grad,
+)
 from stochbatch.optim.probability import compute_dtype
 from stochbatch.optim.slots import COUNTER, STEP, Slot, Slots
 

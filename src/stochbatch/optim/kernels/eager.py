@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from stochbatch.optim import compiled
 from stochbatch.optim.coins import BLOCK_BITS, stream_keys, stream_roots, uniform_at
+from stochbatch.optim.kernels import compiled
 from stochbatch.optim.pieces import (
     ElementIndex,
     MemoryLayout,

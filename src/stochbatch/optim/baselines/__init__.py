@@ -1,0 +1,1 @@
+"""The optimizers that the article compares with."""

@@ -1,0 +1,1 @@
+"""The step of SBS, three ways: plain torch, ``torch.compile``, C++."""
