@@ -170,10 +170,18 @@ SBS_WRONG = (
     *DECAY,
     ({"maximize": "yes"}, TypeError, "maximize must be True or False, got str: 'yes'"),
     *SEED,
+    ({"compare": "layer"}, ValueError, "one of ('kind', 'type', 'all'), got 'layer'"),
+    ({"coin": "tensor"}, ValueError, "one of ('scalar', 'none'), got 'tensor'"),
     ({"skip_nonfinite": None}, TypeError, "skip_nonfinite must be True or False, got NoneType"),
     ({"fused": 1}, TypeError, "fused must be None, True or False, got int: 1"),
 )
-SBS_WHOLE = {"seed": 1, "skip_nonfinite": False, "fused": False}
+SBS_WHOLE = {
+    "compare": "all",
+    "coin": "none",
+    "seed": 1,
+    "skip_nonfinite": False,
+    "fused": False,
+}
 
 CAST = {
     "SBS": Row(SBS, SBS_GOOD, SBS_WRONG, SBS_WHOLE),

@@ -7,13 +7,24 @@ import torch
 from torch import Tensor, nn
 
 from stochbatch import SBS
-from stochbatch.optim.kernels.native import NativeStep
+from stochbatch.optim.kernels import native
+from stochbatch.optim.plan import Layer
 
 
 def take_eager_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let optimizers take eager steps, unless they are told ``fused=True``."""
-    real = NativeStep.wanted
-    monkeypatch.setattr(NativeStep, "wanted", lambda self, g: g[0]["fused"] and real(self, g))
+    real = native.fits
+
+    def fits(layer: Layer, grad: Tensor) -> bool:
+        return bool(layer.group["fused"]) and real(layer, grad)
+
+    monkeypatch.setattr(native, "fits", fits)
+
+
+def moves_natively(optimizer: SBS) -> bool:
+    """Whether the latest step of an optimizer was one call of C++."""
+    plan = optimizer._plans._plan
+    return plan is not None and plan.work is not None and plan.work.torch is None
 
 
 def small_network(dtype: torch.dtype = torch.float32, device: str = "cpu") -> nn.Module:

@@ -94,12 +94,15 @@ def test_no_generator_is_read_or_advanced() -> None:
 
 
 def test_elements_beyond_two_to_the_32_have_numbers_of_their_own() -> None:
-    from stochbatch.optim.kernels.eager import _Coins
-    from stochbatch.optim.roster import Layer
+    from stochbatch.optim.checked import Member
+    from stochbatch.optim.kernels.eager import Coins
+    from stochbatch.optim.plan import Layer
+    from stochbatch.optim.update import Scalars
 
-    layer = Layer(7, "linear", torch.zeros(8), torch.zeros(8), {}, {"seed": 11})
+    weight = torch.zeros(8)
+    layer = Layer(Member(7, "", "linear", weight, {"seed": 11}), Scalars(weight), weight, None)
     step = torch.tensor(3)
-    coins = _Coins(layer, (torch.tensor(0), torch.tensor(0)), step)
+    coins = Coins(layer, (torch.tensor(0), torch.tensor(0)), step)
     for offset in (2**32, 2**33 - 8, 5 * 2**32 + 1):
         piece = Piece(offset, (1,), (torch.zeros(8),))
         index = ElementIndex(torch.device("cpu"))

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(DEVICE == "mps", reason="not compiled there")
 @pytest.fixture(autouse=True)
 def _compile_here(monkeypatch) -> None:
     monkeypatch.setattr(compiled, "DEVICES", (DEVICE,))
-    monkeypatch.setattr(native.NativeStep, "wanted", lambda *_: False)
+    monkeypatch.setattr(native, "fits", lambda *_: False)
 
 
 def weights(channels_last: bool) -> list[nn.Parameter]:

@@ -7,11 +7,10 @@ import torch
 
 from stochbatch import KINDS, update_probability
 from stochbatch.optim.probability import (
-    _moments,
     _sigmoid_of_bits,
-    add_up,
     describe_layers,
     measured,
+    sums_of,
 )
 from tests.optim.reference import reference_probability
 
@@ -175,8 +174,8 @@ def exact_moments(gradient: torch.Tensor) -> tuple[float, float]:
 @pytest.mark.parametrize("size", [1, 2, 1 << 18, (1 << 18) + 1, 3_000_001])
 def test_statistics_agree_with_double_precision(size: int, device: str) -> None:
     gradient = (torch.randn(size) * 1e-3 + 0.01).to(device)
-    layers = describe_layers([gradient], [gradient.numel()], ["other"], [0.0], [0.0], ["mean"])
-    mean, std = measured(add_up([gradient], layers.size), layers.size)
+    layers = describe_layers([gradient], [gradient.numel()], [0], [0.0], [0.0], ["mean"])
+    mean, std = measured(sums_of(gradient)[:, None].to(layers.size), layers.size)
     expected = exact_moments(gradient.cpu())
     rtol = 1e-6 if device == "mps" else 1e-12
     torch.testing.assert_close((mean.item(), std.item()), expected, rtol=rtol, atol=0)
@@ -188,7 +187,7 @@ def test_statistics_of_a_billion_elements() -> None:
     count = 1 << 30
     block = torch.randn(1 << 20).to(torch.float16)
     gradient = block.expand(count >> 20, 1 << 20)
-    total, squares = _moments(gradient).tolist()
+    total, squares = sums_of(gradient).tolist()
     mean, std = exact_moments(block)
     assert total / count == pytest.approx(mean, rel=1e-12)
     assert (squares / count) ** 0.5 == pytest.approx(std, rel=1e-12)

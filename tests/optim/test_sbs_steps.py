@@ -12,7 +12,7 @@ from torch.optim import lr_scheduler as schedulers
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stochbatch import SBS, param_groups
-from stochbatch.optim import roster
+from stochbatch.optim import plan
 from tests.optim.networks import (
     backward,
     batch,
@@ -213,11 +213,11 @@ def test_only_zero_rates_with_zero_gradients_make_a_dummy_step(rate: float) -> N
 
 def test_layers_that_take_turns_are_described_once(monkeypatch) -> None:
     described = []
-    real = roster.describe_layers
+    real = plan.describe_layers
     monkeypatch.setattr(
-        roster, "describe_layers", lambda *given: (described.append(1), real(*given))[1]
+        plan, "describe_layers", lambda *given: (described.append(1), real(*given))[1]
     )
-    weights = [nn.Parameter(torch.ones(3)) for _ in range(roster.KEPT + 2)]
+    weights = [nn.Parameter(torch.ones(3)) for _ in range(plan.KEPT + 2)]
     optimizer = SBS(weights, fused=False)
     for step in range(8):
         for number, weight in enumerate(weights):
@@ -228,7 +228,7 @@ def test_layers_that_take_turns_are_described_once(monkeypatch) -> None:
         optimizer.zero_grad()
         weight.grad = torch.ones(3)
         optimizer.step()
-    assert len(optimizer._rosters) <= roster.KEPT
+    assert len(optimizer._plans._known) <= plan.KEPT
     assert optimizer.steps == 8 + len(weights)
 
 

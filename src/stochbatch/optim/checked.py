@@ -36,6 +36,13 @@ class Member(NamedTuple):
     tensor: Tensor
     group: dict[str, Any]
 
+    @property
+    def called(self) -> str:
+        """The name, or else the number and the shape."""
+        if "param_names" in self.group:
+            return self.name
+        return f"parameter {self.name} of shape {tuple(self.tensor.shape)}"
+
 
 class CheckedOptimizer(Optimizer):
     """An optimizer that refuses wrong input before it changes anything, and loads exactly.

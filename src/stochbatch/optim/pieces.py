@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from stochbatch.optim.coins import BLOCK_BITS, as_int32
+from stochbatch.optim.shards import Window
 
 PIECE_BITS = 17
 """A piece has at most ``2**PIECE_BITS`` elements, unless one row alone has more."""
@@ -28,38 +29,6 @@ class Piece(NamedTuple):
     strides: tuple[int, ...]
     """Row-major index distance between neighbours along each dimension of the piece."""
     tensors: tuple[Tensor, ...]
-
-
-class Window(NamedTuple):
-    """Where a part of a tensor lies in the whole: a block, along every dimension."""
-
-    shape: tuple[int, ...]
-    """Of the whole tensor."""
-    starts: tuple[int, ...]
-    """Index in the whole tensor of the part's first element, along each dimension."""
-    part: tuple[int, ...]
-    """Shape of the part."""
-
-    @property
-    def strides(self) -> tuple[int, ...]:
-        """Row-major index distance between neighbours in the whole tensor."""
-        return tuple(math.prod(self.shape[axis + 1 :]) for axis in range(len(self.shape)))
-
-    @property
-    def offset(self) -> int:
-        """Row-major index, in the whole tensor, of the part's first element."""
-        return sum(start * stride for start, stride in zip(self.starts, self.strides, strict=True))
-
-    @property
-    def last(self) -> int:
-        """Row-major index, in the whole tensor, of the part's last element, if it has one."""
-        spans = zip(self.part, self.strides, strict=True)
-        return self.offset + sum((size - 1) * stride for size, stride in spans)
-
-    @property
-    def cut(self) -> list[int]:
-        """Dimensions but the first along which the part has not everything."""
-        return [axis for axis in range(1, len(self.shape)) if self.part[axis] != self.shape[axis]]
 
 
 def pieces(tensors: Sequence[Tensor], window: Window | None = None) -> Iterator[Piece]:

@@ -1,23 +1,27 @@
 """The update probability: Equations 16 to 21 of the article.
 
-A *layer* is one parameter tensor; ``kinds`` says which layers are compared with each other.
+A *layer* is one parameter tensor; its kind says which layers it is compared with.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from stochbatch.checks import check_choice, check_real
-from stochbatch.optim.kinds import KINDS, check_kind, kind_by_shape
+from stochbatch.optim.kinds import check_kind, kind_by_shape
 from stochbatch.optim.pieces import pieces
 
 CrossLayer = Literal["total", "mean", "weighted"]
 CROSS_LAYER: tuple[str, ...] = get_args(CrossLayer)
+Compare = Literal["kind", "type", "all"]
+COMPARE: tuple[str, ...] = get_args(Compare)
+_TYPES = {"norm_weight": "norm", "norm_bias": "norm"}
+"""Kinds that the article counts as one type of parameter; any other kind is its own type."""
 
 # The powers of f in 2**f for |f| <= 1/2, the first being 1 so that p(0) is exactly 1/2.
 # float32: least maximal relative error at degree 5 (9e-8, about one unit in the last
@@ -53,7 +57,7 @@ def accumulation_dtype(device: torch.device) -> torch.dtype:
 
 
 class Moments(NamedTuple):
-    """Mean and population standard deviation of |g|: one entry a layer."""
+    """Mean and population standard deviation of |g|: one entry per layer."""
 
     mean: Tensor
     std: Tensor
@@ -68,12 +72,14 @@ class Moments(NamedTuple):
 
 
 class Layers(NamedTuple):
-    """What is known of the layers before their gradients are: one entry a layer."""
+    """What is known of the layers before their gradients are: one entry per layer."""
 
     size: Tensor
     """Number of scalars."""
-    kind: Tensor
-    """Position in ``KINDS``."""
+    peers: Tensor
+    """[classes, layers]: which layers are compared with each other; each is in one class."""
+    own: Tensor
+    """The class of each layer."""
     tolerance: Tensor
     """Standard deviation relative to the mean below which there is no spread."""
     alpha: Tensor
@@ -83,7 +89,7 @@ class Layers(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """What the probability of a layer's scalars is made from: one entry a layer.
+    """What the probability of a layer's scalars is made from: one entry per layer.
 
     In bits, not nats, so that the exponential of Eq. 16 becomes a power of two.
     """
@@ -102,7 +108,7 @@ class Scores(NamedTuple):
         return Scores(self.centre.to(dtype), slope.to(dtype), self.shift.to(dtype))
 
 
-def _moments(grad: Tensor) -> Tensor:
+def sums_of(grad: Tensor) -> Tensor:
     """Return sum and sum of squared deviations of |g|, piece by piece, then combined.
 
     The sums are in double precision whatever the gradient's dtype, so that neither the
@@ -131,23 +137,27 @@ def _moments(grad: Tensor) -> Tensor:
     return torch.stack((total, squares.sum() + between))
 
 
-def add_up(
-    grads: Sequence[Tensor], like: Tensor, moments: Callable[[Tensor], Tensor] = _moments
-) -> Tensor:
-    """Return sum and sum of squared deviations of |g| of each gradient, as two rows."""
-    return torch.stack([moments(grad).to(like) for grad in grads], dim=1)
-
-
 def measured(sums: Tensor, sizes: Tensor) -> Moments:
-    """Return the moments of |g| of layers, from what :func:`add_up` returned."""
+    """Return the moments of |g| of layers, from what :func:`sums_of` returned, as columns."""
     mean, variance = sums / sizes
     return Moments(mean, variance.sqrt())
+
+
+def compared(kinds: Sequence[str], compare: str) -> list[int]:
+    """Return for each layer the number of its class: layers of one class are compared."""
+    labels = {
+        "kind": list(kinds),
+        "type": [_TYPES.get(kind, kind) for kind in kinds],
+        "all": [""] * len(kinds),
+    }[compare]
+    numbers = {label: number for number, label in enumerate(dict.fromkeys(labels))}
+    return [numbers[label] for label in labels]
 
 
 def describe_layers(
     grads: Sequence[Tensor],
     sizes: Sequence[int],
-    kinds: Sequence[str],
+    classes: Sequence[int],
     alphas: Sequence[float],
     lambds: Sequence[float],
     readings: Sequence[str],
@@ -159,9 +169,11 @@ def describe_layers(
     def vector(numbers: Sequence[float]) -> Tensor:
         return torch.tensor(numbers, dtype=dtype, device=home)
 
+    own = torch.tensor(classes, device=home)
     return Layers(
         size=vector(sizes),
-        kind=torch.tensor([KINDS.index(kind) for kind in kinds], device=home),
+        peers=torch.arange(max(classes) + 1, device=home)[:, None] == own,
+        own=own,
         tolerance=vector([_ZERO_SPREAD[compute_dtype(grad.dtype)] for grad in grads]),
         alpha=vector(alphas),
         lambd=vector(lambds),
@@ -176,20 +188,25 @@ def _standardised(value: Tensor, mean: Tensor, std: Tensor, tolerance: Tensor) -
 
 
 def _cross_layer_scores(moments: Moments, layers: Layers, reading: str) -> Tensor:
-    """Return the standardised score of each layer among the layers of its kind (Eq. 19)."""
+    """Return the standardised score of each layer among its peers (Eq. 19).
+
+    A layer whose gradient is zero everywhere takes no part in the comparison: its score is 0.
+    """
     score = moments.mean * layers.size if reading == "total" else moments.mean
     weight = layers.size if reading == "weighted" else torch.ones_like(layers.size)
-    of_kind = torch.arange(len(KINDS), device=layers.kind.device)[:, None] == layers.kind
+    idle = moments.mean == 0
+    peers = layers.peers & ~idle
 
     def mean_of(values: Tensor) -> Tensor:
-        """Return for each layer the mean over all layers of its kind."""
-        # Chosen by where, not by a factor 0: a NaN stays within its kind.
-        total = torch.where(of_kind, weight * values, 0.0).sum(dim=1)
-        return (total / torch.where(of_kind, weight, 0.0).sum(dim=1))[layers.kind]
+        """Return for each layer the mean over its peers."""
+        # Chosen by where, not by a factor 0: a NaN stays within its class.
+        total = torch.where(peers, weight * values, 0.0).sum(dim=1)
+        return (total / torch.where(peers, weight, 0.0).sum(dim=1))[layers.own]
 
     mean = mean_of(score)
     variance = mean_of((score - mean).square())
-    return _standardised(score, mean, variance.sqrt(), layers.tolerance)
+    result = _standardised(score, mean, variance.sqrt(), layers.tolerance)
+    return torch.where(idle, 0.0, result)
 
 
 def layer_scores(moments: Moments, layers: Layers) -> Scores:
@@ -238,25 +255,28 @@ def update_probability(
     alpha: float = 0.1,
     lambd: float = -4.0,
     cross_layer: CrossLayer = "total",
+    compare: Compare = "kind",
 ) -> list[Tensor]:
     r"""Return the probability with which each scalar moves in a step.
 
     With mean ``mu`` and population standard deviation ``sigma`` of a layer's \|g\|, and
-    ``t`` the standardised score of that layer among the layers of its kind,
+    ``t`` the standardised score of that layer among the layers that it is compared with,
 
     .. math:: p_j = 1 / (1 + \exp(-\alpha (|g_j| - \mu) / \sigma - \lambda t)).
 
     Args:
-        grads: one gradient a layer; all layers that the step sees, because they are
-            compared with each other.
+        grads: one gradient per layer; all layers that the step sees, because they are
+            compared with each other. One that is zero everywhere is left out of that.
         kinds: the kind of each layer; by default inferred from the number of dimensions.
         alpha: weight of a scalar's size within its layer.
         lambd: weight of the layer's score among the layers of its kind.
         cross_layer: the layer's score: ``"total"`` is the sum of \|g\|, ``"mean"`` its
             mean, ``"weighted"`` its mean, standardised with layers weighted by size.
+        compare: the layers that are compared: those of one ``"kind"``, of one ``"type"``
+            (scale and shift of norms together), or ``"all"``.
 
     Returns:
-        One tensor a gradient, of its shape, a complex one's as ``torch.view_as_real`` has it;
+        One tensor per gradient, of its shape, a complex one's as ``torch.view_as_real`` has it;
         float64 for float64 and complex128 gradients, else float32.
 
     Example:
@@ -276,8 +296,8 @@ def update_probability(
         raise ValueError(f"grads and kinds differ in length: {len(grads)} and {len(kinds)}")
     for kind in kinds:
         check_kind(kind)
-    if cross_layer not in CROSS_LAYER:
-        raise ValueError(f"cross_layer must be one of {CROSS_LAYER}, got {cross_layer!r}")
+    check_choice("cross_layer", cross_layer, CROSS_LAYER)
+    check_choice("compare", compare, COMPARE)
     filled = [layer for layer, grad in enumerate(grads) if grad.numel()]
     result = [torch.empty_like(grad, dtype=compute_dtype(grad.dtype)) for grad in grads]
     if not filled:
@@ -286,12 +306,13 @@ def update_probability(
     layers = describe_layers(
         chosen,
         [grad.numel() for grad in chosen],
-        [kinds[layer] for layer in filled],
+        compared([kinds[layer] for layer in filled], compare),
         [alpha] * len(filled),
         [lambd] * len(filled),
         [cross_layer] * len(filled),
     )
-    moments = measured(add_up(chosen, layers.size), layers.size)
+    sums = torch.stack([sums_of(grad).to(layers.size) for grad in chosen], dim=1)
+    moments = measured(sums, layers.size)
     scores = layer_scores(moments, layers)
     for position, layer in enumerate(filled):
         grad, dtype = grads[layer], result[layer].dtype
@@ -309,5 +330,6 @@ def check_scheme(options: Mapping[str, Any]) -> None:
         if not 0 < options["probability"] <= 1:
             raise ValueError(f"probability must be None or in (0, 1], got {options['probability']}")
     check_choice("cross_layer", options["cross_layer"], CROSS_LAYER)
+    check_choice("compare", options.get("compare", "kind"), COMPARE)
     if "kind" in options:
         check_kind(options["kind"])

@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from stochbatch.optim.kernels.fallback import level_of_caller
+from stochbatch.optim.plan import TALLY
+from stochbatch.optim.shards import Shards
+from stochbatch.optim.slots import real_view
+
+if TYPE_CHECKING:
+    from stochbatch.optim.checked import Member
+    from stochbatch.optim.sbs import SBS
 
 
 @dataclass(frozen=True)
@@ -65,3 +79,92 @@ def slow_layers_text(slow: Sequence[str], count: int, lambd: float) -> str:
         "parameter group of their own. stochbatch.param_groups(model) tells kinds by module, not "
         "by shape; layer_report() shows what every layer does."
     )
+
+
+class Watch:
+    """What an optimizer has seen of its layers: for its reports, and to warn once of slow ones."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        """Taken here, whether they counted or not."""
+        self._judged = False
+        # Steps, and sums of probabilities, of layers up to the last report.
+        self._reported: dict[int, tuple[float, float]] = {}
+
+    def judge(self, optimizer: SBS, only_if_free: bool = False) -> None:
+        """Warn once, when there are enough steps to judge by, if layers hardly move.
+
+        Args:
+            optimizer: whose layers.
+            only_if_free: whether to read no tensor on another device than the CPU.
+        """
+        tallies = _tallies(optimizer)
+        shards = optimizer._plans.shards(optimizer)
+        if self._judged or shards:  # of a shard the tally does not tell
+            return
+        if any(t.is_meta or (only_if_free and not t.is_cpu) for t in tallies.values()):
+            return
+        self._judge(optimizer, {number: tally.tolist() for number, tally in tallies.items()})
+
+    def _judge(self, optimizer: SBS, tallies: dict[int, list[float]]) -> None:
+        slow: list[Member] = []
+        for member in optimizer._members():
+            steps, chance, _ = tallies.get(member.number, (0.0, 0.0, 0.0))
+            steps_before, sum_before = self._reported.get(member.number, (0.0, 0.0))
+            total = steps + steps_before
+            if total >= FEWEST_STEPS:
+                self._judged = True
+                chance = (chance * steps + sum_before) / total
+                if chance < SLOW_PROBABILITY and member.group["probability"] is None:
+                    slow.append(member)
+        if not slow:
+            return
+        text = slow_layers_text([m.called for m in slow], len(tallies), slow[0].group["lambd"])
+        if optimizer.on_slow_layers is not None:
+            optimizer.on_slow_layers(text)
+        else:
+            warnings.warn(text, SlowLayersWarning, stacklevel=level_of_caller())
+
+    def report(self, optimizer: SBS, shards: Shards) -> LayerReport:
+        """Return what each layer did since the last report."""
+        held = _tallies(optimizer)
+        tallies = {number: tally.tolist() for number, tally in held.items()}
+        if shards:
+            tallies |= _of_all_ranks(tallies, held, shards)
+        if not self._judged:
+            self._judge(optimizer, tallies)
+        rows = []
+        for member in optimizer._members():
+            steps, chance, batches = tallies.get(member.number, (0.0, 0.0, 0.0))
+            if steps:
+                before = self._reported.get(member.number, (0.0, 0.0))
+                self._reported[member.number] = before[0] + steps, before[1] + steps * chance
+            else:
+                chance = batches = float("nan")
+            size = real_view(member.tensor).numel()
+            rows.append(LayerRow(member.called, member.kind, size, chance, batches))
+        for tally in held.values():
+            tally.zero_()
+        return LayerReport(rows)
+
+
+def _tallies(optimizer: SBS) -> dict[int, Tensor]:
+    """Return the running means of the layers that have any, by the number of the parameter."""
+    return {
+        member.number: optimizer.state[member.tensor][TALLY]
+        for member in optimizer._members()
+        if TALLY in optimizer.state.get(member.tensor, {})
+    }
+
+
+def _of_all_ranks(
+    tallies: dict[int, list[float]], held: dict[int, Tensor], shards: Shards
+) -> dict[int, list[float]]:
+    """Return the tallies of sharded layers: each rank's has its share of the means."""
+    numbers = list(shards.windows)
+    own = [tallies.get(number, [0.0, 0.0, 0.0]) for number in numbers]
+    device = next(iter(held.values())).device if held else torch.device("cpu")
+    means = torch.tensor(own, dtype=torch.float32, device=device)
+    whole = shards.sum_over_ranks(means.clone()).tolist()
+    found = zip(numbers, own, whole, strict=True)
+    return {n: [mine[0], *total[1:]] for n, mine, total in found if n in tallies}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, overload
 
 import torch
@@ -18,36 +17,13 @@ from stochbatch.checks import (
     check_not_negative,
     check_seed,
 )
-from stochbatch.optim.checked import CheckedOptimizer, Member, call_closure, check_lr
-from stochbatch.optim.kernels import compiled
-from stochbatch.optim.kernels.eager import local_sums, take_step
-from stochbatch.optim.kernels.fallback import level_of_caller, wanted
-from stochbatch.optim.kernels.native import NativeParts, NativeStep, can_move
-from stochbatch.optim.parts import Parts
-from stochbatch.optim.probability import CrossLayer, check_scheme
-from stochbatch.optim.report import (
-    FEWEST_STEPS,
-    JUDGED_STEPS,
-    SLOW_PROBABILITY,
-    LayerReport,
-    LayerRow,
-    SlowLayersWarning,
-    slow_layers_text,
-)
-from stochbatch.optim.roster import Layer, Roster, call_roster
-from stochbatch.optim.shards import is_sharded, local, local_grad
-from stochbatch.optim.slots import real_grad, real_view
-from stochbatch.optim.state import (
-    BATCHES,
-    GRAD_MEAN,
-    SKIPPED_STEPS,
-    SLOTS,
-    TALLY,
-    Counters,
-    complete_state,
-    counters_of,
-)
-from stochbatch.optim.update import LR_SCALING, LrScaling
+from stochbatch.optim import kernels
+from stochbatch.optim.checked import CheckedOptimizer, call_closure, check_lr
+from stochbatch.optim.plan import BATCHES, GRAD_MEAN, SKIPPED_STEPS, SLOTS, Plans
+from stochbatch.optim.probability import Compare, CrossLayer, check_scheme
+from stochbatch.optim.report import JUDGED_STEPS, LayerReport, Watch
+from stochbatch.optim.shards import local
+from stochbatch.optim.update import COINS, LR_SCALING, Coin, LrScaling
 
 
 class SBS(CheckedOptimizer):
@@ -83,6 +59,12 @@ class SBS(CheckedOptimizer):
         cross_layer: what is compared across layers: ``"total"`` the layer's sum of
             :math:`|g|`, ``"mean"`` its mean, ``"weighted"`` its mean, with layers
             weighted by their size.
+        compare*: which layers are compared: those of one ``"kind"``, those of one ``"type"``
+            (the four of the article: scale and shift of a norm together), or ``"all"``
+            (Eq. 19 as printed). A layer whose gradient is zero everywhere is left out.
+        coin*: ``"scalar"``: each scalar draws its own coin. ``"none"``: the mean field, the
+            control of the method: no coin and no average; every scalar moves in every step,
+            by :math:`p_j` times what SGD would do with its gradient.
         lr_scaling: ``"none"`` moves by ``lr`` times the mean gradient, ``"linear"`` by
             ``lr`` times the number of batches times the mean.
         momentum: momentum factor, in [0, 1); buffer and weight stand still unless drawn.
@@ -112,7 +94,8 @@ class SBS(CheckedOptimizer):
 
     slots = SLOTS
     retired_settings: ClassVar = {"momentum_mode": "lazy"}
-    whole = ("seed", "skip_nonfinite", "fused")
+    later_settings: ClassVar = ("compare", "coin")
+    whole = ("compare", "coin", "seed", "skip_nonfinite", "fused")
     sharded = True
     on_slow_layers: Callable[[str], None] | None = None
     """What to call with the text of a `SlowLayersWarning` instead of warning."""
@@ -126,6 +109,8 @@ class SBS(CheckedOptimizer):
         lambd: float = -4.0,
         probability: float | None = None,
         cross_layer: CrossLayer = "total",
+        compare: Compare = "kind",
+        coin: Coin = "scalar",
         lr_scaling: LrScaling = "none",
         momentum: float = 0.0,
         nesterov: bool = False,
@@ -141,6 +126,8 @@ class SBS(CheckedOptimizer):
             "lambd": lambd,
             "probability": probability,
             "cross_layer": cross_layer,
+            "compare": compare,
+            "coin": coin,
             "lr_scaling": lr_scaling,
             "momentum": momentum,
             "nesterov": nesterov,
@@ -150,8 +137,7 @@ class SBS(CheckedOptimizer):
             "skip_nonfinite": skip_nonfinite,
             "fused": fused,
         }
-        self._forget_what_can_be_found_again()
-        self._start_judging()
+        self._plans, self._watch = Plans(), Watch()
         super().__init__(params, defaults)
 
     @staticmethod
@@ -159,6 +145,7 @@ class SBS(CheckedOptimizer):
         """Raise ``TypeError`` or ``ValueError`` for the first option of SBS that is not allowed."""
         check_lr(options["lr"])
         check_scheme(options)
+        check_choice("coin", options["coin"], COINS)
         check_choice("lr_scaling", options["lr_scaling"], LR_SCALING)
         check_momentum(options["momentum"])
         for name in ("nesterov", "maximize", "skip_nonfinite"):
@@ -174,21 +161,14 @@ class SBS(CheckedOptimizer):
         if options["nesterov"] and options["momentum"] == 0:
             raise ValueError("nesterov needs a momentum above 0, got momentum=0")
 
-    def _forget_what_can_be_found_again(self) -> None:
-        self._rosters: dict[Hashable, Roster] = {}
-        self._native = NativeStep()
-        self._compiles: bool | None = None
-        self._found_parts: Parts | None = None
-
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters, as ``torch.optim.Optimizer.add_param_group`` does."""
         super().add_param_group(param_group)
-        self._forget_what_can_be_found_again()
+        self._plans = Plans()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._start_judging()
-        self._forget_what_can_be_found_again()
+        self._plans, self._watch = Plans(), Watch()
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -204,120 +184,20 @@ class SBS(CheckedOptimizer):
         """Take one step; ``closure``, if given, recomputes the loss, which is returned."""
         loss = call_closure(closure)
         self._advance()
-        self._steps_here += 1
-        if self._steps_here == JUDGED_STEPS:
-            self._judge_layers(only_if_free=True)
+        self._watch.steps += 1
+        if self._watch.steps == JUDGED_STEPS:
+            self._watch.judge(self, only_if_free=True)
         return loss
 
     def _advance(self) -> None:
-        wanted = self._native.wanted(self.param_groups)
-        if wanted and not self._parts and self._native.take(self.param_groups, self.state):
+        plan = self._plans.current(self)
+        if plan is None:
+            self._plans.shards(self).listen()
             return
-        ready = [entry for entry in self._ready() if entry.tensor.numel()]
-        if not ready:
-            self._parts.listen()
-            return
-        layers = [self._layer(entry) for entry in ready]
-        counters = counters_of(self.state, layers[0].grad.device)
-        # Beside parts even whole tensors move here: their step is that of all processes.
-        divided = bool(self._parts) or any(is_sharded(entry.tensor) for entry in ready)
-        native = wanted and divided and can_move(layers, counters)
-        if not native:
-            self._refuse_if_told_to_fuse()
-        for entry, layer in zip(ready, layers, strict=True):
-            self.state[entry.tensor] = layer.state
-            complete_state(layer.state, layer.parameter, counters, bool(entry.group["momentum"]))
-        roster = call_roster(layers, self._rosters)
-        (self._take_native if native else self._take)(layers, roster, counters)
-
-    @property
-    def _parts(self) -> Parts:
-        if self._found_parts is None:
-            self._found_parts = Parts(self._members())
-        return self._found_parts
-
-    def _take(self, layers: list[Layer], roster: Roster, counters: Counters) -> None:
-        fused = self.param_groups[0]["fused"]
-        if self._compiles is None:
-            self._compiles = compiled.worthwhile(self.param_groups)
-        compiles = self._compiles and compiled.works(fused)
-        sums = self._parts.whole_sums(layers, roster, local_sums(layers, roster, compiles))
-        number = counters.step.to(layers[0].grad.device)
-        # Where no compiler works, that has shown by now, before anything moves.
-        compiles = compiles and compiled.works(fused)
-        verdict, seen = take_step(layers, roster, number, sums, compiles)
-        self._parts.tell(layers, roster, seen, verdict.counts)
-        counters.step.add_(verdict.counts.to(counters.step.device))
-        counters.skipped_steps.add_(verdict.nonfinite.to(counters.step.device))
-
-    def _take_native(self, layers: list[Layer], roster: Roster, counters: Counters) -> None:
-        step = NativeParts(self.param_groups, layers)
-        sums = self._parts.whole_sums(layers, roster, step.sums())
-        counts, seen = step.take(sums, counters)
-        self._parts.tell(layers, roster, seen, torch.tensor(counts, device="cpu"))
-
-    def _refuse_if_told_to_fuse(self) -> None:
-        if self.param_groups[0]["fused"] and not wanted(self.param_groups, compiled.DEVICES):
-            raise RuntimeError(
-                "fused=True needs plain, dense float32 parameters on the CPU, contiguous or "
-                "channels-last, or parameters on a GPU: use fused=None"
-            )
-
-    def _layer(self, entry: Member) -> Layer:
-        """Return what moves in this step; nothing is changed, as it may yet be refused."""
-        weight, grad = entry.tensor, entry.tensor.grad
-        assert grad is not None, "only parameters with a gradient are ready"
-        if grad.shape != weight.shape:  # which torch sees to, unless someone assigns to .data
-            raise RuntimeError(
-                f"parameter {entry.name} has the shape {tuple(weight.shape)}, its gradient "
-                f"{tuple(grad.shape)}: its data were replaced after the backward pass"
-            )
-        return Layer(
-            entry.number,
-            entry.kind,
-            real_view(weight),
-            real_grad(local_grad(weight, grad)),
-            self.state.get(weight, {}),
-            entry.group,
-            self._parts.windows.get(entry.number),
-        )
-
-    def _start_judging(self) -> None:
-        self._judged, self._steps_here = False, 0
-        # Steps, and sums of probabilities, of layers up to the last report.
-        self._reported: dict[int, tuple[float, float]] = {}
-
-    def _judge_layers(self, only_if_free: bool = False) -> None:
-        """Warn once, when there are enough steps to judge by, if layers hardly move.
-
-        Args:
-            only_if_free: whether to read no tensor on another device than the CPU.
-        """
-        if self._judged:
-            return
-        entries = [entry for entry in self._members() if TALLY in self.state.get(entry.tensor, {})]
-        tallies = [self.state[entry.tensor][TALLY] for entry in entries]
-        if any(tally.is_meta or (only_if_free and not tally.is_cpu) for tally in tallies):
-            return
-        slow: list[Member] = []
-        for entry, tally in zip(entries, tallies, strict=True):
-            steps, chance, _ = tally.tolist()
-            steps_before, sum_before = self._reported.get(entry.number, (0.0, 0.0))
-            total = steps + steps_before
-            if total >= FEWEST_STEPS:
-                self._judged = True
-                chance = (chance * steps + sum_before) / total
-                if chance < SLOW_PROBABILITY and entry.group["probability"] is None:
-                    slow.append(entry)
-        if not slow:
-            return
-        text = slow_layers_text(
-            [_called(entry) for entry in slow], len(entries), slow[0].group["lambd"]
-        )
-        if self.on_slow_layers is not None:
-            self.on_slow_layers(text)
-        else:
-            warnings.warn(text, SlowLayersWarning, stacklevel=level_of_caller())
+        sums = kernels.measure(plan)
+        if sums is not None:
+            sums = plan.shards.total(sums, plan.seats)
+        plan.record(*kernels.move(plan, sums))
 
     @property
     def skipped_steps(self) -> int:
@@ -327,18 +207,17 @@ class SBS(CheckedOptimizer):
     @torch.no_grad()
     def new_epoch(self) -> None:
         """Start an epoch: forget the averaged gradients, not the momentum (Algorithm 2)."""
-        self._judge_layers()
+        self._watch.judge(self)
         for state in self._filled():
-            local(state[GRAD_MEAN]).zero_()
-            local(state[BATCHES]).fill_(1)
+            if GRAD_MEAN in state:
+                local(state[GRAD_MEAN]).zero_()
+                local(state[BATCHES]).fill_(1)
 
     @torch.no_grad()
     def layer_report(self) -> LayerReport:
         """Return what each layer did since the last call, and begin a new account.
 
-        Of a sharded layer the latest step comes with the next report: what processes tell
-        each other of a step travels with the next one's collective. So this is no collective
-        itself, and may be called on one process alone.
+        With sharded layers this is a collective: call it on all ranks.
 
         Example:
             >>> import torch, stochbatch
@@ -351,25 +230,4 @@ class SBS(CheckedOptimizer):
             weight  linear     6         0.25     1.00
             bias    bias       2         0.25     1.00
         """
-        self._judge_layers()
-        rows = []
-        for entry in self._members():
-            steps, chance, batches = 0.0, float("nan"), float("nan")
-            tally = self.state.get(entry.tensor, {}).get(TALLY)
-            if tally is not None:
-                steps, *means = tally.tolist()
-                if steps:
-                    chance, batches = means
-                    before = self._reported.get(entry.number, (0.0, 0.0))
-                    self._reported[entry.number] = before[0] + steps, before[1] + steps * chance
-                tally.zero_()
-            size = entry.tensor.numel() * (2 if entry.tensor.is_complex() else 1)
-            rows.append(LayerRow(entry.name, entry.kind, size, chance, batches))
-        return LayerReport(rows)
-
-
-def _called(entry: Member) -> str:
-    """Return a parameter's name, or else its number and its shape."""
-    if "param_names" in entry.group:
-        return entry.name
-    return f"parameter {entry.name} of shape {tuple(entry.tensor.shape)}"
+        return self._watch.report(self, self._plans.shards(self))

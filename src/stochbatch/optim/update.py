@@ -1,19 +1,25 @@
 """The update of one scalar: Algorithm 2 of the article, with its open points as options.
 
-This is the only definition of the mathematics; everything else gathers its inputs.
+This is the only definition of the mathematics in Python; everything else gathers its inputs.
 """
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, get_args
+from collections.abc import Iterable
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
-from stochbatch.optim.probability import Scores, probability
+from stochbatch.optim.probability import Scores, compute_dtype, probability
 
 LrScaling = Literal["none", "linear"]
 LR_SCALING: tuple[str, ...] = get_args(LrScaling)
+Coin = Literal["scalar", "none"]
+COINS: tuple[str, ...] = get_args(Coin)
+
+MOST_BATCHES = 2**31 - 1
+"""Where the count of batches stops: the largest int32."""
 
 
 class Rule(NamedTuple):
@@ -34,13 +40,28 @@ class Rates(NamedTuple):
     weight_decay: float | Tensor = 0.0
 
 
+def rule_of(group: dict[str, Any]) -> Rule:
+    """Return how the scalars of a parameter group move."""
+    decays = group["weight_decay"] != 0
+    return Rule(group["lr_scaling"], group["nesterov"], group["maximize"], decays)
+
+
+def rates_of(group: dict[str, Any], like: Tensor) -> Rates:
+    """Return how far the scalars of a parameter group move, for a layer like this tensor."""
+    lr = group["lr"]
+    if isinstance(lr, Tensor):
+        lr = lr.to(like.device, compute_dtype(like.dtype), non_blocking=True).reshape(())
+    return Rates(lr, group["momentum"], group["weight_decay"])
+
+
 class Scalars(NamedTuple):
     """What an optimizer holds of each scalar: the weight and its memory."""
 
     weight: Tensor
-    grad_mean: Tensor
-    """The article's g-tilde: mean gradient of the batches since the scalar last moved."""
-    batches: Tensor
+    grad_mean: Tensor | None = None
+    """The article's g-tilde: mean gradient of the batches since the scalar last moved. None in
+    the mean field, where every scalar moves in every step."""
+    batches: Tensor | None = None
     """The article's k: the number of batches in the mean once the next one is in it."""
     momentum_buffer: Tensor | None = None
 
@@ -48,26 +69,18 @@ class Scalars(NamedTuple):
         """Return the tensors that there are."""
         return [tensor for tensor in self if tensor is not None]
 
-
-class Verdict(NamedTuple):
-    """What is decided for the step as a whole: tensors of one boolean each."""
-
-    counts: Tensor
-    """Whether the step counts at all; if not, everything stays as it was."""
-    nonfinite: Tensor
-    """Whether it does not count because a gradient has an inf or a NaN."""
-
-    def on(self, device: torch.device) -> Verdict:
-        """Return the verdict as tensors of another device."""
-        return Verdict(self.counts.to(device), self.nonfinite.to(device))
+    def replaced(self, tensors: Iterable[Tensor]) -> Scalars:
+        """Return the same with other tensors, given as :meth:`held` returns them."""
+        rest = iter(tensors)
+        return Scalars(*(None if tensor is None else next(rest) for tensor in self))  # type: ignore[arg-type]
 
 
 def advance(
     now: Scalars,
     grad: Tensor,
-    uniforms: Tensor,
+    uniforms: Tensor | None,
     chances: Scores | Tensor | float,
-    verdict: Verdict,
+    applies: Tensor,
     rates: Rates,
     rule: Rule,
 ) -> tuple[Scalars, Tensor | float]:
@@ -76,26 +89,23 @@ def advance(
     Args:
         now: the scalars before the step, in any dtype.
         grad: gradient of the universal batch.
-        uniforms: the numbers that the coins are made from.
+        uniforms: the numbers that the coins are made from; None in the mean field.
         chances: what the probabilities are made from, or a fixed one.
-        verdict: what is decided for the step as a whole.
+        applies: whether the step counts at all; if not, everything stays as it was.
         rates: the options that are numbers.
         rule: the other options.
     """
-    dtype = now.grad_mean.dtype
+    dtype = compute_dtype(now.weight.dtype)
     grad = grad.to(dtype)
     p = probability(grad, *chances) if isinstance(chances, Scores) else chances
-    now = Scalars(now.weight.to(dtype), now.grad_mean, now.batches, now.momentum_buffer)
-    return update(now, grad, uniforms < p, verdict.counts, rates, rule), p
+    now = now._replace(weight=now.weight.to(dtype))
+    if uniforms is None:
+        return mean_field(now, grad, p, applies, rates, rule), p
+    return update(now, grad, uniforms < p, applies, rates, rule), p
 
 
 def update(
-    now: Scalars,
-    grad: Tensor,
-    chi: Tensor,
-    counts: Tensor,
-    rates: Rates,
-    rule: Rule,
+    now: Scalars, grad: Tensor, chi: Tensor, applies: Tensor, rates: Rates, rule: Rule
 ) -> Scalars:
     """Return the scalars after one universal batch (the body of Algorithm 2's inner loop).
 
@@ -103,31 +113,62 @@ def update(
         now: the scalars before the step; weight and mean in the dtype of ``grad``.
         grad: gradient of the universal batch.
         chi: whether each scalar's coin came up.
-        counts: whether the step counts at all; if not, everything stays as it was.
+        applies: whether the step counts at all; if not, everything stays as it was.
         rates: the options that are numbers.
         rule: the other options.
     """
     weight, grad_mean, batches, buffer = now
-    if rule.maximize:
-        grad = -grad
-    if rule.decays:
-        grad = _plus(grad, weight, rates.weight_decay)
+    assert grad_mean is not None, "only the mean field has none"
+    assert batches is not None, "only the mean field has none"
+    grad = _penalised(grad, weight, rates, rule)
     mean = (grad - grad_mean).div_(batches).add_(grad_mean)
 
-    drawn = _as_mask(chi, weight).bitwise_and_(_as_mask(counts, weight))
+    drawn = _as_mask(chi, weight).bitwise_and_(_as_mask(applies, weight))
     direction = mean
     if buffer is not None:
-        rolled = (buffer * rates.momentum).add_(mean)
-        direction = _plus(mean, rolled, rates.momentum) if rule.nesterov else rolled
+        rolled, direction = _rolled(buffer, mean, rates, rule)
         buffer = _either(drawn, rolled, buffer)
     if rule.lr_scaling == "linear":
         direction = direction * batches
     weight = _plus(weight, _only(drawn, direction), rates.lr, -1)
 
     resting = ~drawn
-    grad_mean = torch.where(counts, _only(resting, mean), grad_mean)
-    batches = (batches & resting.to(batches.dtype)).add_(counts)
+    grad_mean = torch.where(applies, _only(resting, mean), grad_mean)
+    batches = (batches & resting.to(batches.dtype)).clamp_(max=MOST_BATCHES - 1).add_(applies)
     return Scalars(weight, grad_mean, batches, buffer)
+
+
+def mean_field(
+    now: Scalars, grad: Tensor, p: Tensor | float, applies: Tensor, rates: Rates, rule: Rule
+) -> Scalars:
+    """Return the scalars after one universal batch without a coin: all move, by p of a whole move.
+
+    Args:
+        now: weight and, with momentum, its buffer.
+        grad: gradient of the universal batch.
+        p: the update probabilities.
+        applies: whether the step counts at all; if not, everything stays as it was.
+        rates: the options that are numbers.
+        rule: the other options.
+    """
+    weight, buffer = now.weight, now.momentum_buffer
+    direction = _penalised(grad, weight, rates, rule)
+    if buffer is not None:
+        rolled, direction = _rolled(buffer, direction, rates, rule)
+        buffer = torch.where(applies, rolled, buffer)
+    moved = _plus(weight, direction * p, rates.lr, -1)
+    return Scalars(torch.where(applies, moved, weight), momentum_buffer=buffer)
+
+
+def _penalised(grad: Tensor, weight: Tensor, rates: Rates, rule: Rule) -> Tensor:
+    grad = -grad if rule.maximize else grad
+    return _plus(grad, weight, rates.weight_decay) if rule.decays else grad
+
+
+def _rolled(buffer: Tensor, value: Tensor, rates: Rates, rule: Rule) -> tuple[Tensor, Tensor]:
+    """Return the momentum buffer that has taken in ``value``, and the direction to go."""
+    rolled = (buffer * rates.momentum).add_(value)
+    return rolled, _plus(value, rolled, rates.momentum) if rule.nesterov else rolled
 
 
 # Choosing by bits, not by torch.where: on a CPU that branches at every element, and half of

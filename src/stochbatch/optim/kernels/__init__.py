@@ -1,1 +1,97 @@
-"""The step of SBS, three ways: plain torch, ``torch.compile``, C++."""
+"""The step of SBS, three ways: plain torch, ``torch.compile``, C++.
+
+A kernel measures gradients and moves layers. Which one moves a layer is decided here and nowhere
+else, for each layer alone, so that one odd parameter does not slow down the others.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from stochbatch.optim.kernels import compiled, eager, native
+from stochbatch.optim.kernels.fallback import UnavailableError, give_up
+from stochbatch.optim.plan import Plan
+
+
+class Work(NamedTuple):
+    """Which kernel moves which layer of a plan."""
+
+    native: native.Rows | None
+    torch: eager.Division | None
+    waits: bool
+    """Whether the C++ kernel is being built: then another one moves its layers for now."""
+
+
+def _arrange(plan: Plan) -> Work:
+    fused = plan.options["fused"]
+    places = range(len(plan.layers))
+    pairs = list(zip(plan.layers, plan.grads, strict=True))
+    # A dispatch mode, such as a tracer, sees only what goes through torch.
+    fits: list[int] = []
+    if fused is not False and plan.step.is_cpu and not torch._C._len_torch_dispatch_stack():
+        fits = [place for place in places if native.fits(*pairs[place])]
+    waits = bool(fits) and not fused and not native.ready()
+    if waits or (fits and not native.available(fused)):
+        fits = []
+    chosen = set(fits)
+    rest = [place for place in places if place not in chosen]
+    compiles = bool(rest) and compiled.worthwhile(plan)
+    if fused and rest and not compiles and not torch._C._len_torch_dispatch_stack():
+        raise RuntimeError(
+            "fused=True needs plain, dense float32 parameters on the CPU, contiguous or "
+            "channels-last, or parameters on a GPU: use fused=None"
+        )
+    return Work(
+        native.Rows(plan, fits) if fits else None,
+        eager.divide(plan, rest, compiles) if rest else None,
+        waits,
+    )
+
+
+def measure(plan: Plan) -> Tensor | None:
+    r"""Return [2, layers]: sum of \|g\| and of its squared deviations from its mean.
+
+    None if one call of the C++ kernel will measure and move all layers.
+    """
+    if plan.work is None or (plan.work.waits and native.ready()):
+        plan.work = _arrange(plan)
+    if plan.work.native is None:
+        assert plan.work.torch is not None, "a plan has layers"
+        return eager.measure(plan, plan.work.torch, None)
+    if plan.work.torch is None:
+        return plan.work.native.measure(plan) if plan.seats else None
+    return eager.measure(plan, plan.work.torch, plan.work.native.measure(plan))
+
+
+def move(plan: Plan, sums: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """Decide whether the step counts and, if so, move all layers and count it.
+
+    Args:
+        plan: the plan.
+        sums: what :func:`measure` returned, of the whole layers.
+
+    Returns:
+        What :meth:`Plan.record` takes.
+    """
+    work = plan.work
+    assert work is not None, "measured before"
+    if sums is None:
+        assert work.native is not None, "only its layers come without sums"
+        work.native.step(plan)
+        return None, None
+    seen = torch.zeros(len(plan.layers), 2, dtype=torch.float32, device=sums.device)
+    if work.torch is not None:
+        if work.torch.compiles:
+            compiled.worthwhile(plan)  # raises if measuring has shown that no compiler works
+        verdict = eager.move(plan, work.torch, sums, seen)
+    if work.native is not None:
+        return seen, torch.tensor(work.native.move(plan, sums, seen), device=sums.device)
+    plan.step.add_(verdict.applies.to(plan.step.device))
+    plan.skipped.add_(verdict.nonfinite.to(plan.step.device))
+    return seen, verdict.applies
+
+
+__all__ = ["UnavailableError", "Work", "give_up", "measure", "move"]

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import itertools
 import types
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from stochbatch.optim.coins import as_int32, uniform_at
-from stochbatch.optim.kernels.fallback import UnavailableError, give_up, wanted
+from stochbatch.optim.kernels.fallback import UnavailableError, give_up
 from stochbatch.optim.pieces import MemoryLayout, memory_layout, memory_vector
-from stochbatch.optim.probability import Scores, accumulation_dtype
-from stochbatch.optim.update import Rates, Rule, Scalars, Verdict, advance
+from stochbatch.optim.plan import Plan
+from stochbatch.optim.probability import Scores, accumulation_dtype, compute_dtype
+from stochbatch.optim.update import Rates, Rule, Scalars, advance
 
 DEVICES = ("cuda", "xpu")
 """Types of device for which steps are compiled."""
@@ -45,22 +46,26 @@ def _move(
     now: Scalars,
     grad: Tensor,
     index: Tensor | Strides | None,
-    key: tuple[Tensor, Tensor],
+    key: tuple[Tensor, Tensor] | None,
     chances: Scores | Tensor,
-    verdict: Verdict,
+    applies: Tensor,
     rates: Rates,
     rule: Rule,
 ) -> tuple[Tensor, Tensor]:
     """Move vectors of scalars in place; say what their probabilities and batches were.
 
     Without an index, or with strides, the vectors are one whole layer, and sums are
-    returned. With an index they are several small layers, and one value a scalar is.
+    returned. With an index they are several small layers, and one value per scalar is.
     """
     whole = not isinstance(index, Tensor)
-    low = index if isinstance(index, Tensor) else _row_major(index, grad)
-    uniforms = uniform_at(low, key[0], key[1], now.grad_mean.dtype)
-    batches = now.batches.sum() if whole else now.batches.clone()
-    after, p = advance(now, grad, uniforms, chances, verdict, rates, rule)
+    uniforms, batches = None, torch.ones_like(grad, dtype=torch.int32)
+    if key is not None and now.batches is not None:
+        low = index if isinstance(index, Tensor) else _row_major(index, grad)
+        uniforms = uniform_at(low, key[0], key[1], compute_dtype(now.weight.dtype))
+        batches = now.batches.clone()
+    if whole:
+        batches = batches.sum()
+    after, p = advance(now, grad, uniforms, chances, applies, rates, rule)
     for held, new in zip(now.held(), after.held(), strict=True):
         held.copy_(new)
     p = torch.as_tensor(p).expand(grad.shape)
@@ -126,8 +131,8 @@ def _call(kind: Hashable, function: Any, *arguments: Any) -> Any:
 
 def move(*arguments: Any) -> tuple[Tensor, Tensor]:
     """Move vectors of scalars in place, as ``_move`` does."""
-    now, _, index, _, chances, _, _, rule = arguments
-    forms = (now.momentum_buffer is None, type(index), type(chances))
+    now, _, index, key, chances, _, _, rule = arguments
+    forms = (now.momentum_buffer is None, type(index), key is None, type(chances))
     result: tuple[Tensor, Tensor] = _call(
         (rule, now.weight.device, now.weight.dtype, *forms), _move, *arguments
     )
@@ -150,14 +155,24 @@ def whole_moments(grad: Tensor) -> Tensor:
     return result
 
 
-def worthwhile(groups: Sequence[dict[str, Any]]) -> bool:
-    """Return whether to compile the steps of these groups."""
-    sizes = (weight.numel() for group in groups for weight in group["params"])
-    return wanted(groups, DEVICES) and (groups[0]["fused"] or sum(sizes) >= WORTH_COMPILING)
-
-
-def works(fused: bool | None) -> bool:
-    """Return whether nothing has failed to compile; raise if ``fused`` demands that."""
+def worthwhile(plan: Plan) -> bool:
+    """Return whether to compile the steps of a plan; raise if that is demanded and fails."""
+    fused = plan.options["fused"]
+    if fused is False or plan.layers[0].weight.device.type not in DEVICES:
+        return False
     if _FAILURES and fused:
         give_up(fused, _FAILURES[0])
-    return not _FAILURES
+    large = fused or sum(layer.weight.numel() for layer in plan.layers) >= WORTH_COMPILING
+    return large and not _FAILURES
+
+
+def as_tensor(number: float | Tensor, like: Tensor) -> Tensor:
+    """Return a number as a tensor: a compiled function would be made anew for each float."""
+    if isinstance(number, Tensor):
+        return number
+    return torch.full((), number, dtype=compute_dtype(like.dtype), device=like.device)
+
+
+def as_tensors(rates: Rates, like: Tensor) -> Rates:
+    """Return rates as tensors."""
+    return Rates(*(as_tensor(number, like) for number in rates))

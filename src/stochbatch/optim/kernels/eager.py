@@ -1,4 +1,4 @@
-"""One step over all layers, in plain torch, piece by piece.
+"""A step in plain torch, piece by piece.
 
 Nothing here waits for the device: what depends on the gradients (the statistics, whether
 the step counts, the step number and so the coins) stays a tensor.
@@ -22,34 +22,140 @@ from stochbatch.optim.pieces import (
     memory_vector,
     pieces,
 )
+from stochbatch.optim.plan import Layer, Plan
 from stochbatch.optim.probability import (
     Moments,
     Scores,
     accumulation_dtype,
-    add_up,
     compute_dtype,
     layer_scores,
     measured,
+    sums_of,
 )
-from stochbatch.optim.roster import Bundle, Layer, Roster
-from stochbatch.optim.state import TALLY
-from stochbatch.optim.update import Rates, Scalars, Verdict, advance
+from stochbatch.optim.update import advance, rates_of, rule_of
+
+SMALL = 1 << 14
+"""Layers with fewer scalars are moved together."""
+
+TOGETHER = 1 << 15
+"""Number of scalars at which a bundle is full: it is copied, so it bounds the temporaries."""
 
 
-def judge(layers: Sequence[Layer], moments: Moments) -> Verdict:
+class Bundle(NamedTuple):
+    """Small layers of one group and dtype on one device, moved together as one vector."""
+
+    places: list[int]
+    """Their places among the layers of the step."""
+    sizes: list[int]
+    low: Tensor
+    """Index of each scalar within its layer."""
+    owner: Tensor
+    """Place of each scalar's layer among the layers of the step."""
+    member: Tensor
+    """Place of each scalar's layer among the layers of the bundle."""
+
+
+class Division(NamedTuple):
+    """The layers that plain torch moves; an empty shard is not moved at all."""
+
+    places: list[int]
+    single: list[int]
+    """Places of the layers that are moved one by one."""
+    bundles: list[Bundle]
+    indices: dict[torch.device, ElementIndex]
+    compiles: bool
+    """Whether a compiled function moves vectors."""
+
+
+def divide(plan: Plan, places: list[int], compiles: bool) -> Division:
+    """Return which of the layers at ``places`` are moved one by one, and which together."""
+    layers = plan.layers
+    single: list[int] = []
+    alike: dict[tuple[object, ...], list[list[int]]] = {}
+    for place in places:
+        layer = layers[place]
+        size = layer.weight.numel()
+        if size == 0:
+            continue
+        if size >= SMALL or (layer.window and layer.window.last >> BLOCK_BITS):
+            single.append(place)
+            continue
+        grad = plan.grads[place]
+        parts = alike.setdefault(
+            (id(layer.group), layer.weight.dtype, grad.dtype, grad.device), [[]]
+        )
+        if sum(layers[other].weight.numel() for other in parts[-1]) + size > TOGETHER:
+            parts.append([])
+        parts[-1].append(place)
+    full = [members for parts in alike.values() for members in parts]
+    single += [members[0] for members in full if len(members) == 1]
+    bundles = [_bundle(plan, members) for members in full if len(members) > 1]
+    devices = {layers[place].weight.device for place in places}
+    return Division(places, single, bundles, {d: ElementIndex(d) for d in devices}, compiles)
+
+
+def _bundle(plan: Plan, places: list[int]) -> Bundle:
+    layers = [plan.layers[place] for place in places]
+    device = layers[0].weight.device
+    sizes = [layer.weight.numel() for layer in layers]
+    lengths = torch.tensor(sizes, device=device)
+    member = torch.arange(len(places), device=device).repeat_interleave(
+        lengths,
+        output_size=sum(sizes),  # which a device would have to be asked for
+    )
+    owner = torch.tensor(places, device=device)[member]
+    return Bundle(places, sizes, torch.cat([_low(layer) for layer in layers]), owner, member)
+
+
+def _low(layer: Layer) -> Tensor:
+    """Return the low words of a small layer's element indices, as a vector."""
+    device, size = layer.weight.device, layer.weight.numel()
+    if layer.window is None:
+        return torch.arange(size, dtype=torch.int32, device=device)
+    shard = torch.empty(layer.window.part, dtype=torch.int8, device=device)
+    piece = Piece(layer.window.offset, layer.window.strides, (shard,))
+    return ElementIndex(device).low(piece).reshape(-1)
+
+
+def measure(plan: Plan, division: Division, sums: Tensor | None) -> Tensor:
+    r"""Return [2, layers]: sum of \|g\| and of its squared deviations from its mean.
+
+    Args:
+        plan: the plan.
+        division: the layers that are measured here.
+        sums: of the other layers.
+    """
+    moments = compiled.whole_moments if division.compiles else sums_of
+    like = plan.facts.size
+    columns = [like] * len(plan.layers) if sums is None else [*sums.to(like).unbind(1)]
+    for place in division.places:
+        columns[place] = moments(plan.grads[place]).to(like)
+    return torch.stack(columns, dim=1)
+
+
+class Verdict(NamedTuple):
+    """What is decided for the step as a whole: tensors of one boolean each."""
+
+    applies: Tensor
+    """Whether the step counts at all; if not, everything stays as it was."""
+    nonfinite: Tensor
+    """Whether it does not count because a gradient has an inf or a NaN."""
+
+
+def decide(plan: Plan, moments: Moments) -> Verdict:
     """Decide whether the step counts."""
-    if layers[0].group["skip_nonfinite"]:
-        counts = moments.all_finite()
-        nonfinite = ~counts
+    if plan.options["skip_nonfinite"]:
+        applies = moments.all_finite()
+        nonfinite = ~applies
     else:
-        counts = torch.ones_like(moments.mean[0], dtype=torch.bool)
-        nonfinite = torch.zeros_like(counts)
+        applies = torch.ones_like(moments.mean[0], dtype=torch.bool)
+        nonfinite = torch.zeros_like(applies)
     # A checkpoint library steps once with zero gradients and zero rates to make an
     # optimizer allocate its state. That is no step of the training.
-    idle = _all_zero([layer.group["lr"] for layer in layers], counts)
+    idle = _all_zero([layer.group["lr"] for layer in plan.layers], applies)
     if idle is not None:
-        counts = counts & ~(idle & moments.all_zero())
-    return Verdict(counts, nonfinite)
+        applies = applies & ~(idle & moments.all_zero())
+    return Verdict(applies, nonfinite)
 
 
 def _all_zero(rates: Sequence[float | Tensor], like: Tensor) -> Tensor | None:
@@ -63,7 +169,43 @@ def _all_zero(rates: Sequence[float | Tensor], like: Tensor) -> Tensor | None:
     return idle
 
 
-class _Coins:
+def move(plan: Plan, division: Division, sums: Tensor, seen: Tensor) -> Verdict:
+    """Move the scalars of the division's layers, if the step counts.
+
+    Args:
+        plan: the plan.
+        division: the layers that are moved here.
+        sums: of the whole layers, of all of the plan.
+        seen: [layers, 2]: receives the sums of probabilities and batches of what moved here.
+    """
+    moments = measured(sums, plan.facts.size)
+    verdict = decide(plan, moments)
+    scores = layer_scores(moments, plan.facts)
+    dtypes = {compute_dtype(plan.layers[place].weight.dtype) for place in division.places}
+    in_dtypes = {dtype: scores.in_dtype(dtype) for dtype in dtypes}
+    number = plan.step.to(sums.device)
+    step = _Step(plan, number, verdict, in_dtypes, stream_keys(plan.roots, number), division)
+    for place in division.single:
+        seen[place] = _move_one(step, place).to(seen)
+    for bundle in division.bundles:
+        seen[torch.tensor(bundle.places, device=seen.device)] = _move_together(step, bundle).to(
+            seen
+        )
+    return verdict
+
+
+class _Step(NamedTuple):
+    """What all layers share in one step."""
+
+    plan: Plan
+    number: Tensor
+    verdict: Verdict
+    scores: dict[torch.dtype, Scores]
+    keys: Tensor
+    division: Division
+
+
+class Coins:
     """The uniforms of one layer in one step, for any piece of it."""
 
     def __init__(self, layer: Layer, keys: tuple[Tensor, Tensor], step: Tensor) -> None:
@@ -72,44 +214,23 @@ class _Coins:
         self.keys: dict[int, tuple[Tensor, Tensor]] = {0: keys}
 
     def keys_of(self, block: int) -> tuple[Tensor, Tensor]:
+        """Return the key of a block of 2**32 elements."""
         if block not in self.keys:
-            device = self.layer.grad.device
-            index = torch.full((), self.layer.index, device=device)
+            device = self.layer.weight.device
+            index = torch.full((), self.layer.member.number, device=device)
             roots = stream_roots(self.layer.group["seed"], index, block)
             first, second = stream_keys(roots, self.step.to(device)).unbind()
             self.keys = {block: (first, second)}
         return self.keys[block]
 
     def uniform(self, piece: Piece, index: ElementIndex, dtype: torch.dtype) -> Tensor:
+        """Return the uniforms of a piece."""
         return uniform_at(index.low(piece), *self.keys_of(index.block(piece)), dtype)
 
 
-class _Step(NamedTuple):
-    """What all layers share in one step."""
-
-    number: Tensor
-    verdict: Verdict
-    scores: dict[torch.dtype, Scores]
-    keys: Tensor
-    compiles: bool
-    """Whether a compiled function moves vectors."""
-
-
-def _tensor(number: float | Tensor, layer: Layer) -> Tensor:
-    """Return a number as a tensor: a compiled function would be made anew for each float."""
-    if isinstance(number, Tensor):
-        return number
-    dtype = compute_dtype(layer.grad.dtype)
-    return torch.full((), number, dtype=dtype, device=layer.grad.device)
-
-
-def _as_tensors(rates: Rates, layer: Layer) -> Rates:
-    return Rates(*(_tensor(number, layer) for number in rates))
-
-
-def _common_layout(layer: Layer) -> MemoryLayout | None:
+def _common_layout(layer: Layer, grad: Tensor) -> MemoryLayout | None:
     """Return the memory layout that a layer's tensors share; None if they cannot be vectors."""
-    tensors, window = layer.tensors(), layer.window
+    tensors, window = [*layer.scalars.held(), grad], layer.window
     if any(tensor.stride() != tensors[0].stride() for tensor in tensors):
         return None
     if window and window.offset >> BLOCK_BITS != window.last >> BLOCK_BITS:
@@ -117,161 +238,83 @@ def _common_layout(layer: Layer) -> MemoryLayout | None:
     return memory_layout(tensors[0], window) if tensors[0].numel() <= compiled.LARGEST else None
 
 
-def _move_one(layer: Layer, place: int, step: _Step, index: ElementIndex) -> Tensor:
+def _move_one(step: _Step, place: int) -> Tensor:
     """Move one layer; return the sums of its probabilities and of its batches."""
-    device, dtype = layer.grad.device, compute_dtype(layer.grad.dtype)
+    layer, grad = step.plan.layers[place], step.plan.grads[place]
+    device, dtype = layer.weight.device, compute_dtype(layer.weight.dtype)
     fixed = layer.group["probability"]
+    rates, rule = rates_of(layer.group, layer.weight), rule_of(layer.group)
+    applies = step.verdict.applies.to(device)
     scores = Scores(*(vector[place].to(device) for vector in step.scores[dtype]))
+    draws = layer.scalars.batches is not None
     first, second = step.keys[:, place].to(device)
-    coins = _Coins(layer, (first, second), step.number)
-    layout = _common_layout(layer) if step.compiles else None
+    coins = Coins(layer, (first, second), step.number)
+    layout = _common_layout(layer, grad) if step.division.compiles else None
     if layout:
-        first, second = coins.keys_of(layout.offset >> BLOCK_BITS)
-        weight, grad, *memory = (memory_vector(tensor) for tensor in layer.tensors())
         sums = compiled.move(
-            Scalars(weight, *memory),
-            grad,
+            layer.scalars.replaced(memory_vector(held) for held in layer.scalars.held()),
+            memory_vector(grad),
             compiled.strides_of(layout, device),
-            (first, second),
-            scores if fixed is None else _tensor(fixed, layer),
-            step.verdict.on(device),
-            _as_tensors(layer.rates, layer),
-            layer.rule,
+            coins.keys_of(layout.offset >> BLOCK_BITS) if draws else None,
+            scores if fixed is None else compiled.as_tensor(fixed, layer.weight),
+            applies,
+            compiled.as_tensors(rates, layer.weight),
+            rule,
         )
         return torch.stack([total.to(torch.float32) for total in sums])
     chances, batches = [], []
-    for piece in pieces(layer.tensors(), layer.window):
-        weight, grad, *memory = piece.tensors
-        batches.append(memory[1].sum())
-        after, chance = advance(
-            Scalars(weight, *memory),
-            grad,
-            coins.uniform(piece, index, dtype),
-            scores if fixed is None else fixed,
-            step.verdict.on(device),
-            layer.rates,
-            layer.rule,
-        )
-        for held, new in zip((weight, *memory), after.held(), strict=True):
-            held.copy_(new)
+    for piece in pieces([*layer.scalars.held(), grad], layer.window):
+        *held, own = piece.tensors
+        now = layer.scalars.replaced(held)
+        if now.batches is not None:
+            batches.append(now.batches.sum())
+        uniforms = coins.uniform(piece, step.division.indices[device], dtype) if draws else None
+        chosen = scores if fixed is None else fixed
+        after, chance = advance(now, own, uniforms, chosen, applies, rates, rule)
+        for old, new in zip(held, after.held(), strict=True):
+            old.copy_(new)
         if isinstance(chance, Tensor):
             chances.append(chance.sum())
-    count = torch.stack(batches).sum().to(torch.float32)
-    total = torch.stack(chances).sum() if chances else torch.zeros_like(count)
-    return torch.stack((total.to(torch.float32), count))
+    size = torch.full((), grad.numel(), dtype=torch.float32, device=device)
+    count = torch.stack(batches).sum().to(torch.float32) if batches else size
+    total = torch.stack(chances).sum().to(torch.float32) if chances else torch.zeros_like(size)
+    return torch.stack((total, count))
 
 
-def _move_together(layers: Sequence[Layer], bundle: Bundle, step: _Step) -> Tensor:
+def _move_together(step: _Step, bundle: Bundle) -> Tensor:
     """Move small layers; return the sums of their probabilities and batches, one row each."""
-    members = [layers[place] for place in bundle.places]
-    head = members[0]
-    device, dtype = head.grad.device, compute_dtype(head.grad.dtype)
-    columns = list(zip(*(member.tensors() for member in members), strict=True))
-    weight, grad, *memory = (torch.cat([t.reshape(-1) for t in column]) for column in columns)
+    layers = [step.plan.layers[place] for place in bundle.places]
+    head = layers[0]
+    device, dtype = head.weight.device, compute_dtype(head.weight.dtype)
     fixed = head.group["probability"]
+    rates, rule = rates_of(head.group, head.weight), rule_of(head.group)
+    applies = step.verdict.applies.to(device)
+    columns = list(zip(*(layer.scalars.held() for layer in layers), strict=True))
+    now = head.scalars.replaced(torch.cat([t.reshape(-1) for t in column]) for column in columns)
+    grad = torch.cat([step.plan.grads[place].reshape(-1) for place in bundle.places])
     scores = Scores(*(vector.to(device)[bundle.owner] for vector in step.scores[dtype]))
-    first, second = step.keys.to(device)[:, bundle.owner]
-    now, verdict, chance = Scalars(weight, *memory), step.verdict.on(device), fixed
-    after, batches = now, memory[1]
-    if step.compiles:  # in place
-        chances = scores if fixed is None else _tensor(fixed, head)
-        rates = _as_tensors(head.rates, head)
-        chance, batches = compiled.move(
-            now, grad, bundle.low, (first, second), chances, verdict, rates, head.rule
-        )
+    chances: Scores | Tensor | float = scores if fixed is None else fixed
+    keys = None
+    if now.batches is not None:
+        first, second = step.keys.to(device)[:, bundle.owner]
+        keys = (first, second)
+    after, batches = now, now.batches
+    chance: Tensor | float
+    if step.division.compiles:  # in place
+        if isinstance(chances, float):
+            chances = compiled.as_tensor(chances, head.weight)
+        rates = compiled.as_tensors(rates, head.weight)
+        chance, batches = compiled.move(now, grad, bundle.low, keys, chances, applies, rates, rule)
     else:
-        coins = uniform_at(bundle.low, first, second, dtype)
-        chances = scores if fixed is None else fixed
-        after, chance = advance(now, grad, coins, chances, verdict, head.rates, head.rule)
-    del columns[1]  # gradients are not changed
+        uniforms = uniform_at(bundle.low, *keys, dtype) if keys else None
+        after, chance = advance(now, grad, uniforms, chances, applies, rates, rule)
     for held, new in zip(columns, after.held(), strict=True):
         parts = torch.split_with_sizes(new, bundle.sizes)
         shaped = [part.view(own.shape) for part, own in zip(parts, held, strict=True)]
         torch._foreach_copy_(list(held), shaped)
-    observed = torch.zeros(len(weight), 2, dtype=dtype, device=device)
+    observed = torch.ones(len(grad), 2, dtype=dtype, device=device)
     observed[:, 0] = chance
-    observed[:, 1] = batches
-    sums = torch.zeros(len(members), 2, dtype=accumulation_dtype(device), device=device)
+    if batches is not None:
+        observed[:, 1] = batches
+    sums = torch.zeros(len(layers), 2, dtype=accumulation_dtype(device), device=device)
     return sums.index_add_(0, bundle.member, observed.to(sums.dtype)).to(torch.float32)
-
-
-class Account(NamedTuple):
-    """Where the running means of a layer are kept."""
-
-    tally: Tensor
-    fixed: float | None
-    """The probability, if it is the same for all scalars."""
-
-
-def account(layer: Layer) -> Account:
-    """Return the account of a layer."""
-    return Account(layer.state[TALLY], layer.group["probability"])
-
-
-def record(accounts: Sequence[Account], sums: Tensor, sizes: Tensor, counts: Tensor) -> None:
-    """Enter a step into the running means of layers, unless it did not count.
-
-    Args:
-        accounts: of the layers.
-        sums: of their probabilities and of their batches, one row a layer.
-        sizes: their numbers of scalars.
-        counts: whether the step counted.
-    """
-    tallies = [each.tally for each in accounts]
-    tally = torch.stack([each.to(sums.device) for each in tallies])
-    observed = (sums / sizes[:, None].to(sums.dtype)).to(tally.dtype)
-    for row, each in zip(observed, accounts, strict=True):
-        if each.fixed is not None:
-            row[0].fill_(each.fixed)
-    steps = tally[:, :1] + 1
-    means = tally[:, 1:] + (observed - tally[:, 1:]) / steps
-    after = torch.where(counts, torch.cat((steps, means), dim=1), tally)
-    torch._foreach_copy_(tallies, list(after.unbind()))
-
-
-class Taken(NamedTuple):
-    """What a step did."""
-
-    verdict: Verdict
-    sums: Tensor
-    """Of the probabilities and of the batches of what moved here, one row a layer."""
-
-
-def local_sums(layers: Sequence[Layer], roster: Roster, compiles: bool) -> Tensor:
-    """Return sum and sum of squared deviations of |g| of what is here of each layer."""
-    grads, like = [layer.grad for layer in layers], roster.layers.size
-    return add_up(grads, like, compiled.whole_moments) if compiles else add_up(grads, like)
-
-
-def take_step(
-    layers: Sequence[Layer],
-    roster: Roster,
-    number: Tensor,
-    sums_of_grads: Tensor,
-    compiles: bool,
-) -> Taken:
-    """Move the scalars of all layers (none of them empty as a whole).
-
-    Args:
-        layers: the layers.
-        roster: facts about them.
-        number: the step's.
-        sums_of_grads: what `local_sums` says of the whole layers.
-        compiles: whether a compiled function moves vectors.
-    """
-    moments = measured(sums_of_grads, roster.layers.size)
-    verdict = judge(layers, moments)
-    scores = layer_scores(moments, roster.layers)
-    dtypes = {compute_dtype(layer.grad.dtype) for layer in layers}
-    in_dtypes = {dtype: scores.in_dtype(dtype) for dtype in dtypes}
-    step = _Step(number, verdict, in_dtypes, stream_keys(roster.roots, number), compiles)
-    indices = {device: ElementIndex(device) for device in {x.grad.device for x in layers}}
-    sums: dict[int, Tensor] = {}
-    for place in roster.single:
-        layer = layers[place]
-        sums[place] = _move_one(layer, place, step, indices[layer.grad.device])
-    for bundle in roster.bundles:
-        sums.update(zip(bundle.places, _move_together(layers, bundle, step), strict=True))
-    nothing = torch.zeros(2, dtype=torch.float32, device=number.device)
-    rows = [sums.get(place, nothing).to(number.device) for place in range(len(layers))]
-    return Taken(verdict, torch.stack(rows))

@@ -1,24 +1,13 @@
-"""When to compile a step, and what to do when that fails."""
+"""What to do when a compiled step cannot be had."""
 
 from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Sequence
-from typing import Any
-
-from torch import Tensor
 
 
 class UnavailableError(RuntimeError):
     """Why a compiled step cannot be had on this machine."""
-
-
-def wanted(groups: Sequence[dict[str, Any]], device_types: Sequence[str]) -> bool:
-    """Return whether to compile the steps of parameters on devices of these types."""
-    members: list[Tensor] = [weight for group in groups for weight in group["params"]]
-    fused = groups[0]["fused"]
-    return fused is not False and bool(members) and members[0].device.type in device_types
 
 
 def give_up(fused: bool | None, reason: UnavailableError) -> None:

@@ -25,18 +25,19 @@ namespace {
 constexpr int64_t kChunk = 1 << 16;  // what a thread takes at a time: long, as prefetching starts anew
 constexpr int64_t kRun = 1 << 9;     // elements whose chances wait in the first-level cache
 constexpr int64_t kAhead = kRun;     // how far to prefetch: the processor's own stops at each page
-constexpr int kKinds = 7, kReadings = 3;
+constexpr int kReadings = 3;
 constexpr double kBitsPerNat = 1.4426950408889634;
 constexpr double kZeroSpread = 1e-6;
+constexpr int32_t kMostBatches = std::numeric_limits<int32_t>::max();
 
 // ---- What Python passes; every field is 8 bytes so that array('q') / array('d') are these. ----
 
 struct Memory {  // changes from step to step
   float *weight;
   const float *grad;
-  float *grad_mean;
-  int32_t *batches;
-  float *buffer;  // null without momentum
+  float *grad_mean;  // null in the mean field
+  int32_t *batches;  // null in the mean field
+  float *buffer;     // null without momentum
   float *tally;   // steps, mean probability, mean batches
 };
 struct Facts {  // stays until parameters or groups change
@@ -47,7 +48,9 @@ struct Facts {  // stays until parameters or groups change
   // order of which decides the coins, outer neighbours are `pitch` apart, and the first
   // element has the index `offset`.
   int64_t middle, inner, pitch, offset;
-  int64_t index, kind, group;
+  int64_t index;  // of the parameter
+  int64_t peers;  // number of its class: layers of one class are compared; 0, 1, 2, ...
+  int64_t group;  // which of the options
 };
 struct Options {  // of a parameter group
   double lr, alpha, lambd, probability /* negative: adaptive */, momentum, weight_decay;
@@ -206,25 +209,42 @@ INLINE void find_chances(const Move &m, const float *grad, float *chance, F8 &su
 
 // Move the scalars at `at`, whose indices have the low words `low`, `low + step`, ...
 // Seldom used options are looked up as we go, so that few variants need to be compiled.
-template <int ways, bool momentum, bool decays, bool seldom>
+template <int ways, bool momentum, bool decays, bool seldom, bool coin>
 INLINE void move_lanes(const Move &m, const Memory &at, const float *chance, U8 low, U8 step,
                        U8 first, U8 second, F8 &counted) {
-  U8 coin[ways];
-  EACH coin[j] = (low + step * static_cast<uint32_t>(j)) ^ first;
-  EACH coin[j] ^= coin[j] >> 17;
-  EACH coin[j] = coin[j] * kMultipliers[0] + second;
-  EACH coin[j] ^= coin[j] >> 11;
-  EACH coin[j] *= kMultipliers[1];
-  EACH coin[j] ^= coin[j] >> 15;
-  EACH coin[j] *= kMultipliers[2];
-  EACH coin[j] ^= coin[j] >> 14;
+  if constexpr (!coin) {  // the mean field
+    EACH {
+      const int here = j * kLanes;
+      F8 g = load<F8>(at.grad + here);
+      const F8 w = load<F8>(at.weight + here);
+      g = (F8)((U8)g ^ m.sign);
+      if (m.decays) g = fma(w, all(m.decay), g);
+      if (momentum) {
+        const F8 rolled = load<F8>(at.buffer + here) * m.momentum + g;
+        store(at.buffer + here, rolled);
+        g = m.nesterov ? fma(rolled, all(m.momentum), g) : rolled;
+      }
+      store(at.weight + here, fma(g * (load<F8>(chance + here) * 0x1p-24f), all(m.rate), w));
+      counted += 1.0f;
+    }
+    return;
+  }
+  U8 draw[ways];
+  EACH draw[j] = (low + step * static_cast<uint32_t>(j)) ^ first;
+  EACH draw[j] ^= draw[j] >> 17;
+  EACH draw[j] = draw[j] * kMultipliers[0] + second;
+  EACH draw[j] ^= draw[j] >> 11;
+  EACH draw[j] *= kMultipliers[1];
+  EACH draw[j] ^= draw[j] >> 15;
+  EACH draw[j] *= kMultipliers[2];
+  EACH draw[j] ^= draw[j] >> 14;
   EACH {
     const int here = j * kLanes;
     F8 g = load<F8>(at.grad + here);
     const F8 w = load<F8>(at.weight + here), a = load<F8>(at.grad_mean + here);
     const I8 k = load<I8>(at.batches + here);
     const F8 kf = __builtin_convertvector(k, F8);
-    const I8 chi = __builtin_convertvector((I8)(coin[j] >> 8), F8) < load<F8>(chance + here);
+    const I8 chi = __builtin_convertvector((I8)(draw[j] >> 8), F8) < load<F8>(chance + here);
     if (seldom) g = (F8)((U8)g ^ m.sign);
     if (seldom ? m.decays : decays) g = fma(w, all(m.decay), g);
     const F8 mean = a + (g - a) / kf;
@@ -238,19 +258,22 @@ INLINE void move_lanes(const Move &m, const Memory &at, const float *chance, U8 
     if (seldom && m.linear) direction *= kf;
     store(at.weight + here, chi ? fma(direction, all(m.rate), w) : w);
     store(at.grad_mean + here, (F8)((I8)mean & ~chi));
-    store(at.batches + here, (k & ~chi) + 1);
+    const I8 rest = k & ~chi;
+    store(at.batches + here, rest - (rest < kMostBatches));  // true is -1
     counted += kf;
   }
 }
 
 inline Memory advance(const Memory &m, int64_t n) {
-  return {m.weight + n, m.grad + n, m.grad_mean + n, m.batches + n,
-          m.buffer ? m.buffer + n : nullptr, nullptr};
+  const auto on = [n](auto *p) { return p ? p + n : nullptr; };
+  return {m.weight + n, m.grad + n, on(m.grad_mean), on(m.batches), on(m.buffer), nullptr};
 }
 void copy(const Memory &to, const Memory &from, int64_t n) {
   std::memcpy(to.weight, from.weight, n * sizeof(float));
-  std::memcpy(to.grad_mean, from.grad_mean, n * sizeof(float));
-  std::memcpy(to.batches, from.batches, n * sizeof(int32_t));
+  if (to.grad_mean && from.grad_mean) {
+    std::memcpy(to.grad_mean, from.grad_mean, n * sizeof(float));
+    std::memcpy(to.batches, from.batches, n * sizeof(int32_t));
+  }
   if (to.buffer && from.buffer) std::memcpy(to.buffer, from.buffer, n * sizeof(float));
 }
 
@@ -259,7 +282,7 @@ struct Seen {
 };
 
 // Move n <= kRun scalars, whose indices have the low words low, low + stride, ...
-template <bool momentum, bool decays, bool seldom>
+template <bool momentum, bool decays, bool seldom, bool coin>
 Seen move_run(const Move &move, const Memory &at, int64_t n, uint32_t low, uint32_t stride,
               uint32_t first, uint32_t second) {
   constexpr int wide = seldom ? 1 : 4;
@@ -277,7 +300,7 @@ Seen move_run(const Move &move, const Memory &at, int64_t n, uint32_t low, uint3
     std::fill_n(chance, n, m.chance);
   }
   const auto go = [&](auto ways, const Memory &here, const float *own, F8 &sum) __attribute__((always_inline)) {
-    move_lanes<ways(), momentum, decays, seldom>(m, here, own, index, step, one, two, sum);
+    move_lanes<ways(), momentum, decays, seldom, coin>(m, here, own, index, step, one, two, sum);
     index += step * static_cast<uint32_t>(ways());
   };
   constexpr std::integral_constant<int, wide> many;
@@ -286,8 +309,8 @@ Seen move_run(const Move &move, const Memory &at, int64_t n, uint32_t low, uint3
     for (int64_t line = i + kAhead; line < i + kAhead + wide * kLanes; line += 16) {
       __builtin_prefetch(at.weight + line);
       __builtin_prefetch(at.grad + line);
-      __builtin_prefetch(at.grad_mean + line);
-      __builtin_prefetch(at.batches + line);
+      if (coin) __builtin_prefetch(at.grad_mean + line);
+      if (coin) __builtin_prefetch(at.batches + line);
       if (momentum) __builtin_prefetch(at.buffer + line);
     }
     go(many, advance(at, i), chance + i, counted);
@@ -322,9 +345,10 @@ Seen move_run(const Move &move, const Memory &at, int64_t n, uint32_t low, uint3
 using Run = Seen (*)(const Move &, const Memory &, int64_t, uint32_t, uint32_t, uint32_t, uint32_t);
 
 template <bool momentum>
-Run choose(const Move &m) {
-  if (m.linear || m.nesterov || m.sign) return move_run<momentum, false, true>;
-  return m.decays ? move_run<momentum, true, false> : move_run<momentum, false, false>;
+Run choose(const Move &m, bool coin) {
+  if (!coin) return move_run<momentum, false, true, false>;
+  if (m.linear || m.nesterov || m.sign) return move_run<momentum, false, true, true>;
+  return m.decays ? move_run<momentum, true, false, true> : move_run<momentum, false, false, true>;
 }
 
 // ---- The step ----
@@ -346,36 +370,40 @@ struct Moments {
   double mean, std;
 };
 
-// The layers' standardised scores among the layers of their kind (Eq. 19), times lambda.
+// The layers' standardised scores among their peers (Eq. 19), times lambda. A layer whose gradient
+// is zero everywhere takes no part in the comparison.
 std::vector<double> shifts(const std::vector<Moments> &moments, const Facts *facts,
                            const Options *options) {
   const size_t count = moments.size();
-  double mean[kReadings][kKinds] = {}, weight[kReadings][kKinds] = {};
-  double variance[kReadings][kKinds] = {};
+  int64_t classes = 0;
+  for (size_t l = 0; l < count; ++l) classes = std::max(classes, facts[l].peers + 1);
   const auto score = [&](size_t l, int reading) {
     return reading == 0 ? moments[l].mean * static_cast<double>(facts[l].whole) : moments[l].mean;
   };
   const auto share = [&](size_t l, int reading) {
+    if (moments[l].mean == 0) return 0.0;
     return reading == 2 ? static_cast<double>(facts[l].whole) : 1.0;
   };
+  std::vector<double> result(count, 0.0);
   for (int r = 0; r < kReadings; ++r) {
+    std::vector<double> mean(classes, 0.0), weight(classes, 0.0), variance(classes, 0.0);
     for (size_t l = 0; l < count; ++l) {
-      weight[r][facts[l].kind] += share(l, r);
-      mean[r][facts[l].kind] += share(l, r) * score(l, r);
+      weight[facts[l].peers] += share(l, r);
+      mean[facts[l].peers] += share(l, r) * score(l, r);
     }
-    for (int k = 0; k < kKinds; ++k) mean[r][k] = mean[r][k] / weight[r][k];
+    for (int64_t c = 0; c < classes; ++c) mean[c] /= weight[c];
     for (size_t l = 0; l < count; ++l) {
-      const double deviation = score(l, r) - mean[r][facts[l].kind];
-      variance[r][facts[l].kind] += share(l, r) * deviation * deviation;
+      const double deviation = score(l, r) - mean[facts[l].peers];
+      if (moments[l].mean != 0) variance[facts[l].peers] += share(l, r) * deviation * deviation;
     }
-  }
-  std::vector<double> result(count);
-  for (size_t l = 0; l < count; ++l) {
-    const Options &o = options[facts[l].group];
-    const int r = static_cast<int>(o.reading), k = static_cast<int>(facts[l].kind);
-    const double std = std::sqrt(variance[r][k] / weight[r][k]);
-    const bool flat = std <= kZeroSpread * mean[r][k];
-    result[l] = o.lambd * (flat ? 0.0 : (score(l, r) - mean[r][k]) / std);
+    for (size_t l = 0; l < count; ++l) {
+      const Options &o = options[facts[l].group];
+      if (static_cast<int>(o.reading) != r || moments[l].mean == 0) continue;
+      const int64_t c = facts[l].peers;
+      const double std = std::sqrt(variance[c] / weight[c]);
+      const bool flat = std <= kZeroSpread * mean[c];
+      result[l] = o.lambd * (flat ? 0.0 : (score(l, r) - mean[c]) / std);
+    }
   }
   return result;
 }
@@ -462,7 +490,8 @@ extern "C" int sbs_step(int64_t count, const Memory *memory, const Facts *facts,
     m.linear = o.linear != 0;
     m.nesterov = o.nesterov != 0;
     m.decays = o.weight_decay != 0;
-    runs[l] = memory[l].buffer ? choose<true>(m) : choose<false>(m);
+    const bool coin = memory[l].batches;
+    runs[l] = memory[l].buffer ? choose<true>(m, coin) : choose<false>(m, coin);
   }
 
   std::vector<Seen> seen(chunks.size());

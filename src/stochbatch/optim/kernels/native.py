@@ -1,39 +1,58 @@
-"""The step as one call of compiled C++, for float32 parameters on the CPU.
+"""A step as one call of compiled C++, for float32 parameters on the CPU.
 
-``native.cpp`` gives the weights, averages and counts of the eager step
-to the last bit. Where it cannot be built or does not apply, the eager step runs.
+``native.cpp`` gives the weights, averages and counts of the eager step to the last bit.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import MutableMapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from stochbatch.optim.kernels.build import library, ready
-from stochbatch.optim.kernels.fallback import UnavailableError, give_up, wanted
-from stochbatch.optim.kinds import KINDS, kind_by_shape
-from stochbatch.optim.pieces import memory_layout
+from stochbatch.optim.kernels.fallback import UnavailableError, give_up
+from stochbatch.optim.pieces import MemoryLayout, memory_layout
+from stochbatch.optim.plan import Layer, Plan
 from stochbatch.optim.probability import CROSS_LAYER
-from stochbatch.optim.roster import Layer
-from stochbatch.optim.slots import STEP
-from stochbatch.optim.state import (
-    BATCHES,
-    GRAD_MEAN,
-    MOMENTUM_BUFFER,
-    SKIPPED_STEPS,
-    TALLY,
-    Counters,
-    complete_state,
-    counters_of,
-)
 
-_CPU = torch.device("cpu")
-_TYPES = (Tensor, torch.nn.Parameter)
-_FLOAT, _STRIDED = torch.float32, torch.strided
+__all__ = ["Rows", "available", "fits", "library", "ready"]
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+_MEMORY = 6
+"""Fields of ``Memory`` in native.cpp."""
+_NOWHERE = MemoryLayout(1, 1, 1)
+
+
+def available(fused: bool | None) -> bool:
+    """Return whether the library can be had; warn if not, or raise if ``fused`` demands it."""
+    try:
+        library()
+    except UnavailableError as reason:
+        give_up(fused, reason)
+        return False
+    return True
+
+
+def fits(layer: Layer, grad: Tensor) -> bool:
+    """Return whether this kernel can move a layer."""
+    return (
+        _plain(layer.weight)
+        and _plain(grad)
+        and memory_layout(layer.weight, layer.window) is not None
+        and all(held.stride() == layer.weight.stride() for held in layer.scalars.held())
+    )
+
+
+def _plain(tensor: Tensor) -> bool:
+    """Return whether a tensor's memory is what it seems: float32 numbers on the CPU."""
+    return (
+        type(tensor) in _PLAIN
+        and tensor.dtype is torch.float32
+        and tensor.layout is torch.strided
+        and tensor.is_cpu
+    )
 
 
 def _options(group: dict[str, Any]) -> tuple[float, ...]:
@@ -53,312 +72,94 @@ def _options(group: dict[str, Any]) -> tuple[float, ...]:
     )
 
 
-class _Row(NamedTuple):
-    """A layer as it was checked: good as long as all of this is so."""
-
-    where: tuple[int, ...]
-    """Addresses of weight, mean, batches, buffer (0 without one) and tally."""
-    shape: torch.Size
-    stride: tuple[int, ...]
-
-
-class _Gathered(NamedTuple):
-    """The layers of a step, checked."""
-
-    present: list[int]
-    where: list[int]
-    """The fields of ``Memory`` in native.cpp, layer by layer."""
-    weights: list[Tensor]
-    moved: list[dict[str, Tensor]]
-    grads: list[Tensor]
-    """Kept alive until the step is over."""
-
-
-def _plain(tensor: Tensor) -> bool:
-    """Return whether a tensor's memory is what it seems: float32 numbers on the CPU."""
-    return (
-        type(tensor) in _TYPES
-        and tensor.dtype is torch.float32
-        and tensor.layout is torch.strided
-        and tensor.is_cpu
-    )
-
-
-def _all_float32(groups: Sequence[dict[str, Any]]) -> bool:
-    """Return whether all parameters are that may move; those at rest may be anything."""
-    return all(
-        weight.dtype is torch.float32
-        for group in groups
-        for weight in group["params"]
-        if weight.requires_grad or weight.grad is not None
-    )
-
-
-def _step(
-    groups: Sequence[dict[str, Any]],
-    count: int,
-    memory: array[int],
-    facts: array[int],
-    counters: Counters,
-    known: int | None = None,
-    seen: int | None = None,
-) -> bool:
-    options = array("d", [field for group in groups for field in _options(group)])
-    first = groups[0]
-    counts = library().step(
-        count,
-        memory.buffer_info()[0],
-        facts.buffer_info()[0],
-        options.buffer_info()[0],
-        first["seed"],
-        counters.step.data_ptr(),
-        counters.skipped_steps.data_ptr(),
-        first["skip_nonfinite"],
-        torch.get_num_threads(),
-        known,
-        seen,
-    )
-    return bool(counts)
-
-
-class NativeParts:
-    """A step of layers that are parts of tensors; made for each, as gradients come and go.
+class Rows:
+    """The layers of a plan as native.cpp sees them.
 
     Args:
-        groups: of the optimizer.
-        layers: from which :func:`can_move` has returned True, with their states complete.
+        plan: the plan.
+        places: of the layers that are moved here. The others are there to be compared with.
     """
 
-    def __init__(self, groups: Sequence[dict[str, Any]], layers: Sequence[Layer]) -> None:
-        self.groups, self.layers = groups, layers
-        places = {id(group): place for place, group in enumerate(groups)}
-        self._held: list[Tensor] = []
-        where: list[int] = []
-        numbers: list[int] = []
-        for layer in layers:
-            weight, grad, mean, batches, *buffer = layer.tensors()
-            if not grad.data_ptr() or grad.stride() != weight.stride() or grad.is_neg():
-                grad = torch.empty_like(weight).copy_(grad)
-            self._held += (weight, grad, mean, batches, *buffer)
-            held = [tensor.data_ptr() for tensor in (weight, grad, mean, batches, *buffer)]
-            where += (*held, *([] if buffer else [0]), 0)
-            layout = memory_layout(weight, layer.window)
-            assert layout is not None, "checked before"
-            kind, place = KINDS.index(layer.kind), places[id(layer.group)]
-            numbers += (weight.numel(), layer.size, *layout, layer.index, kind, place)
-        self._memory, self._facts = array("q", where), array("q", numbers)
+    def __init__(self, plan: Plan, places: list[int]) -> None:
+        self._places, self._whole = places, len(places) == len(plan.layers)
+        self._weights = [plan.layers[place].weight for place in places]
+        groups = {id(layer.group): layer.group for layer in plan.layers}
+        self._groups = list(groups.values())
+        numbers = {key: number for number, key in enumerate(groups)}
+        self._memory = array("q", [0] * (_MEMORY * len(plan.layers)))
+        facts: list[int] = []
+        for place, layer in enumerate(plan.layers):
+            layout = memory_layout(layer.weight, layer.window) if place in set(places) else None
+            count = layer.weight.numel() if layout else 0
+            own = (plan.classes[place], numbers[id(layer.group)])
+            facts += (count, layer.size, *(layout or _NOWHERE), layer.member.number, *own)
+        self._facts = array("q", facts)
+        for place in places:
+            weight, mean, batches, buffer = plan.layers[place].scalars
+            tensors = (weight, None, mean, batches, buffer, plan.layers[place].tally)
+            for field, tensor in enumerate(tensors):
+                address = 0 if tensor is None else tensor.data_ptr()
+                self._memory[_MEMORY * place + field] = address
 
-    def sums(self) -> Tensor:
-        """Return sum and sum of squared deviations of the parts' |g|, as two rows."""
-        result = torch.empty(len(self.layers), 2, dtype=torch.float64, device=_CPU)
+    def _find(self, plan: Plan) -> list[Tensor]:
+        """Enter where the gradients are; return them, to be kept alive until the step is over."""
+        kept = []
+        for place, weight in zip(self._places, self._weights, strict=True):
+            grad = plan.grads[place]
+            address = grad.data_ptr()  # 0 if forward-mode differentiation left no memory
+            if not address or grad.stride() != weight.stride() or grad.is_neg():
+                grad = torch.empty_like(weight).copy_(grad)
+                address = grad.data_ptr()
+            self._memory[_MEMORY * place + 1] = address
+            kept.append(grad)
+        return kept
+
+    def measure(self, plan: Plan) -> Tensor:
+        """Return [2, layers]: what is here of each layer; 0 for layers that are not moved here."""
+        kept = self._find(plan)
+        result = torch.empty(len(plan.layers), 2, dtype=torch.float64, device="cpu")
         library().measure(
-            len(self.layers),
+            len(plan.layers),
             self._memory.buffer_info()[0],
             self._facts.buffer_info()[0],
             torch.get_num_threads(),
             result.data_ptr(),
         )
+        del kept
         return result.T
 
-    def take(self, sums: Tensor, counters: Counters) -> tuple[bool, Tensor]:
-        """Take the step, given the sums of the whole tensors.
+    def move(self, plan: Plan, sums: Tensor, seen: Tensor) -> bool:
+        """Move the layers, given the sums of all, and count the step; return whether it counts.
 
-        Returns:
-            Whether it counts; sums of probabilities and batches, one row a layer.
+        ``seen`` receives the sums of probabilities and batches of what moved here.
         """
         known = sums.T.contiguous()
-        seen = torch.zeros(len(self.layers), 2, dtype=torch.float64, device=_CPU)
-        counts = _step(
-            self.groups,
-            len(self.layers),
-            self._memory,
-            self._facts,
-            counters,
-            known.data_ptr(),
-            seen.data_ptr(),
+        mine = torch.zeros(len(plan.layers), 2, dtype=torch.float64, device="cpu")
+        applies = self._call(plan, known.data_ptr(), mine.data_ptr())
+        places = torch.tensor(self._places, device="cpu")
+        seen[places] = mine[places].to(seen)
+        return applies
+
+    def step(self, plan: Plan) -> None:
+        """Measure and move all layers of a plan, count the step and enter it into the tallies."""
+        self._call(plan, None, None)
+
+    def _call(self, plan: Plan, known: int | None, seen: int | None) -> bool:
+        kept = self._find(plan)
+        options = array("d", [field for group in self._groups for field in _options(group)])
+        applies = library().step(
+            len(plan.layers),
+            self._memory.buffer_info()[0],
+            self._facts.buffer_info()[0],
+            options.buffer_info()[0],
+            plan.options["seed"],
+            plan.step.data_ptr(),
+            plan.skipped.data_ptr(),
+            plan.options["skip_nonfinite"],
+            torch.get_num_threads(),
+            known,
+            seen,
         )
-        torch.autograd.graph.increment_version([layer.weight for layer in self.layers])
-        return counts, seen
-
-
-def can_move(layers: Sequence[Layer], counters: Counters) -> bool:
-    """Return whether a native step can move these layers, of which some are ``DTensor``."""
-    return counters.step.is_cpu and all(
-        _plain(layer.weight)
-        and _plain(layer.grad)
-        and layer.grad.shape == layer.weight.shape
-        and memory_layout(layer.weight, layer.window) is not None
-        for layer in layers
-    )
-
-
-class NativeStep:
-    """Takes the steps of one optimizer.
-
-    A call costs some ten reads of tensor attributes a layer. So layouts are looked at only
-    when an address is not the last step's.
-    """
-
-    def __init__(self) -> None:
-        self._wanted: tuple[bool | None, bool] | None = None
-        self._rows: dict[int, _Row] = {}
-        self._facts: tuple[object, array[int]] | None = None
-
-    def wanted(self, groups: Sequence[dict[str, Any]]) -> bool:
-        """Return whether to try; a failure to build is told once."""
-        fused = groups[0]["fused"]
-        if self._wanted is None or self._wanted[0] is not fused:
-            eligible = wanted(groups, ("cpu",))
-            if eligible and not _all_float32(groups):
-                return False  # not for good: a network may become one of float32
-            if eligible and not fused and not ready():
-                return False  # for now: eager steps give the same weights
-            try:
-                if eligible:
-                    library()
-            except UnavailableError as reason:
-                eligible = False
-                give_up(fused, reason)
-            self._wanted = (fused, eligible)
-        return self._wanted[1]
-
-    def take(
-        self,
-        groups: Sequence[dict[str, Any]],
-        states: MutableMapping[Tensor, dict[str, Tensor]],
-    ) -> bool:
-        """Take a step, or return False if it cannot, with nothing changed."""
-        gathered = self._gather(groups, states)
-        if gathered is None and self._settle(groups, states):
-            gathered = self._gather(groups, states)
-        if gathered is None:
-            return False
-        if gathered.present:
-            if not gathered.moved[0][STEP].is_cpu:  # others moved, on another device
-                return False
-            counters = Counters(gathered.moved[0][STEP], gathered.moved[0][SKIPPED_STEPS])
-            self._call(groups, gathered.present, gathered.where, counters)
-            torch.autograd.graph.increment_version(gathered.weights)
-        return True
-
-    def _gather(
-        self,
-        groups: Sequence[dict[str, Any]],
-        states: MutableMapping[Tensor, dict[str, Tensor]],
-    ) -> _Gathered | None:
-        """Return the layers with a gradient; None if one is not as it was last time.
-
-        This is the part of a step that is paid for every tensor, so it is written flat.
-        """
-        result = _Gathered([], [], [], [], [])
-        present, where, weights, moved, grads = result
-        rows, number = self._rows, -1
-        for group in groups:
-            momentum = bool(group["momentum"])
-            for weight in group["params"]:
-                number += 1
-                grad = weight.grad
-                if grad is None:
-                    continue
-                row = rows.get(number)
-                state = states.get(weight)
-                if (
-                    row is None
-                    or state is None
-                    or GRAD_MEAN not in state
-                    or (momentum and MOMENTUM_BUFFER not in state)
-                ):
-                    if weight.numel():
-                        return None
-                    continue
-                own = (
-                    weight.data_ptr(),
-                    state[GRAD_MEAN].data_ptr(),
-                    state[BATCHES].data_ptr(),
-                    state[MOMENTUM_BUFFER].data_ptr() if momentum else 0,
-                    state[TALLY].data_ptr(),
-                )
-                stride = row.stride
-                if (
-                    own != row.where
-                    or weight.stride() != stride
-                    or weight.shape != row.shape
-                    or weight.dtype is not _FLOAT
-                    or grad.dtype is not _FLOAT
-                    or grad.shape != row.shape
-                    or type(grad) not in _TYPES
-                    or grad.layout is not _STRIDED
-                ):
-                    return None
-                address = grad.data_ptr()  # 0 if forward-mode differentiation left no memory
-                if not address or grad.stride() != stride or grad.is_neg():
-                    grad = torch.empty_like(weight).copy_(grad)
-                    address = grad.data_ptr()
-                present.append(number)
-                where += (own[0], address, own[1], own[2], own[3], own[4])
-                weights.append(weight)
-                moved.append(state)
-                grads.append(grad)
-        return result
-
-    def _settle(
-        self,
-        groups: Sequence[dict[str, Any]],
-        states: MutableMapping[Tensor, dict[str, Tensor]],
-    ) -> bool:
-        """Check all layers, complete their states and note where they are.
-
-        Return whether they are for this step; if not, nothing has been changed.
-        """
-        members = [(group, weight) for group in groups for weight in group["params"]]
-        layers = [
-            (number, weight, bool(group["momentum"]))
-            for number, (group, weight) in enumerate(members)
-            if weight.grad is not None
-        ]
-        counters = counters_of(states, _CPU)
-        if not counters.step.is_cpu or not all(
-            _plain(weight)
-            and _plain(weight.grad)
-            and weight.grad.shape == weight.shape
-            and memory_layout(weight) is not None
-            for _, weight, _ in layers
-        ):
-            return False
-        for number, weight, momentum in layers:
-            if not weight.numel():
-                continue
-            state = states[weight]
-            complete_state(state, weight, counters, momentum)
-            names = (GRAD_MEAN, BATCHES, MOMENTUM_BUFFER, TALLY)
-            held = [state[n].data_ptr() if momentum or n != MOMENTUM_BUFFER else 0 for n in names]
-            self._rows[number] = _Row((weight.data_ptr(), *held), weight.shape, weight.stride())
-        self._facts = None
-        return True
-
-    def _call(
-        self,
-        groups: Sequence[dict[str, Any]],
-        present: list[int],
-        where: list[int],
-        counters: Counters,
-    ) -> None:
-        memory, facts = array("q", where), self._layer_facts(groups, present)
-        _step(groups, len(present), memory, facts, counters)
-
-    def _layer_facts(self, groups: Sequence[dict[str, Any]], present: list[int]) -> array[int]:
-        """Return the fields of ``Facts`` in native.cpp, one row a layer."""
-        key = (present, [(group.get("kind"), len(group["params"])) for group in groups])
-        if self._facts is None or self._facts[0] != key:
-            numbers: list[int] = []
-            members = ((place, p) for place, g in enumerate(groups) for p in g["params"])
-            chosen = set(present)
-            for number, (place, weight) in enumerate(members):
-                if number in chosen:
-                    layout = memory_layout(weight)
-                    assert layout is not None, "checked when the layer was first seen"
-                    kind = groups[place].get("kind") or kind_by_shape(weight)
-                    size = weight.numel()
-                    numbers += (size, size, *layout, number, KINDS.index(kind), place)
-            self._facts = (key, array("q", numbers))
-        return self._facts[1]
+        del kept
+        torch.autograd.graph.increment_version(self._weights)
+        return bool(applies)
