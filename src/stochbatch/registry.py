@@ -161,6 +161,8 @@ METHODS: Registry[Method] = Registry(
     {
         "sgd": "Stochastic gradient descent.",
         "sbs": "Stochastic batch size: every weight its own, random, adaptive batch size.",
+        "sbs-mean-field": "The control of SBS: its probabilities without its coin.",
+        "sbs-fixed-half": "SBS with a fair coin for every weight, whatever the gradients.",
         "dropout": "SGD on a network with dropout.",
         "adaptive-dropout": "SGD on a network whose dropout grows with depth (stochastic depth in "
         "ResNets).",

@@ -47,6 +47,8 @@ class Method:
     """Settings that differ from the optimizer's own defaults."""
     network: Mapping[str, Any] = field(default_factory=dict)
     """Options that the method asks of the network; each may be set like a setting."""
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    """Options that make the method what it is: given to the optimizer, not to be set."""
     hidden: tuple[str, ...] = ()
     """Options of the optimizer that are not settings."""
     by_kind: bool = False
@@ -75,12 +77,20 @@ class Method:
         return getattr(self.make, "retired_settings", {})
 
     @property
+    def later(self) -> tuple[str, ...]:
+        """Return settings that the optimizer got later, which its class names ``later_settings``.
+
+        The text that identifies a trial has them only where they differ from their default.
+        """
+        return getattr(self.make, "later_settings", ())
+
+    @property
     def settings(self) -> dict[str, Any]:
         """Return the names of all settings with their defaults, or `inspect.Parameter.empty`."""
         own = {
             name: option.default
             for name, option in inspect.signature(self.make).parameters.items()
-            if name not in (*_NOT_SETTINGS, *self.hidden)
+            if name not in (*_NOT_SETTINGS, *self.hidden, *self.fixed)
             and option.kind not in (option.VAR_POSITIONAL, option.VAR_KEYWORD)
         }
         return {**own, **self.retired, **self.presets, **self.network}
@@ -120,7 +130,7 @@ class Method:
                     f"{self.title} has no {name.replace('_', ' ')}, got {name}={common[name]}"
                 )
         options = {name: common[name] for name in self.common}
-        options |= {**self.presets, **settings}
+        options |= {**self.presets, **self.fixed, **settings}
         params = param_groups(model) if self.by_kind else model.named_parameters()
         return self.make(
             params, **{name: value for name, value in options.items() if name not in self.network}
@@ -132,7 +142,15 @@ class Method:
 
 
 METHODS.provide("sgd", Method("SGD", torch.optim.SGD))
-METHODS.provide("sbs", Method("SBS", SBS, by_kind=True))
+METHODS.provide("sbs", Method("SBS", SBS, hidden=("coin",), by_kind=True))
+METHODS.provide(
+    "sbs-mean-field",
+    Method("SBS mean field", SBS, fixed={"coin": "none", "lr_scaling": "none"}, by_kind=True),
+)
+METHODS.provide(
+    "sbs-fixed-half",
+    Method("SBS fixed 1/2", SBS, fixed={"probability": 0.5}, hidden=("coin",), by_kind=True),
+)
 METHODS.provide(
     "dropout",
     Method("Dropout", torch.optim.SGD, network={"dropout": "block", "dropout_rate": 0.5}),
