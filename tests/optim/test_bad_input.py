@@ -99,8 +99,9 @@ def test_parameters(name: str, params: object, error: type, message: str) -> Non
 
 @pytest.mark.parametrize("name", ["SBS", "ExactSBS"])
 def test_kinds(name: str) -> None:
-    with pytest.raises(ValueError, match="got 'convolution'"):
-        CAST[name].make(None, [{"params": [weight()], "kind": "convolution"}])
+    for wrong in ("", 3, None):
+        with pytest.raises(ValueError, match=f"kind must be a string.*, got {wrong!r}"):
+            CAST[name].make(None, [{"params": [weight()], "kind": wrong}])
 
 
 @pytest.mark.parametrize("given", [None, 3])
