@@ -14,6 +14,8 @@ from docutils.parsers.rst import Directive
 
 SOURCE = Path(__file__).parent.parent / "src" / "stochbatch" / "optim"
 
+ALGORITHM_1, ALGORITHM_2 = "article/algorithm1.py", "article/algorithm2.py"
+
 
 class Entry(NamedTuple):
     """One equation or algorithm: what it says, and where it is."""
@@ -30,7 +32,7 @@ MAP = [
     Entry(
         "Eq. 5 to 8",
         "alternating minimisation",
-        "alternating.py",
+        "baselines/alternating.py",
         "move.mul_(rate_of(member.group)).masked_fill_(heads == second, 0)",
     ),
     Entry("Eq. 9", "a coin with probability p", "update.py", "uniforms < p"),
@@ -40,8 +42,8 @@ MAP = [
         "update.py",
         "_plus(weight, _only(drawn, direction), rates.lr, -1)",
     ),
-    Entry("Eq. 11", "gradient over a stochastic batch", "exact.py", "age: self._gradient("),
-    Entry("Eq. 12", "the stochastic batch", "exact.py", "def _union("),
+    Entry("Eq. 11", "gradient over a stochastic batch", ALGORITHM_1, "def _gradient("),
+    Entry("Eq. 12", "the stochastic batch", ALGORITHM_1, "# Eq. 12"),
     Entry("Eq. 13", "rate times number of batches", "update.py", "direction = direction * batches"),
     Entry("Eq. 14", "cumulative moving average", "update.py", "mean = (grad - grad_mean)"),
     Entry("Eq. 15", "the move", "update.py", "return torch.add(value, other, alpha=sign * factor)"),
@@ -51,8 +53,8 @@ MAP = [
     Entry("Eq. 19", "score across layers", "probability.py", "def _cross_layer_scores("),
     Entry("Eq. 20", "global scheme: its shift", "probability.py", "layers.lambd * score"),
     Entry("Eq. 21", "both schemes together", "probability.py", "def probability("),
-    Entry("Algorithm 1", "exact form", "exact.py", "class ExactSBS("),
-    Entry("Algorithm 2", "as printed, in scalar loops", "reference.py", "class ReferenceSBS:"),
+    Entry("Algorithm 1", "exact form", ALGORITHM_1, "class ExactSBS("),
+    Entry("Algorithm 2", "as printed", ALGORITHM_2, "class Algorithm2("),
     Entry("Algorithm 2", "its inner loop, for tensors", "update.py", "def update("),
     Entry("Algorithm 2", "start of an epoch", "sbs.py", "def new_epoch("),
 ]

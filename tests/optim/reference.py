@@ -1,7 +1,7 @@
-"""The article's Algorithm 2 as printed: slow, short, and what the fast code is tested against.
+"""Algorithm 2 in scalar loops over Python floats: what the fast code is tested against.
 
-``ReferenceSBS`` is Algorithm 2 (and the open points that ``SBS`` has as options) in
-scalar loops over Python floats. (Algorithm 1 is ``ExactSBS``, in ``exact.py``.)
+``ReferenceSBS`` has all options of ``SBS`` and shares no code with it but the coins. (To read the
+algorithms, see ``stochbatch.optim.article``.)
 """
 
 from __future__ import annotations

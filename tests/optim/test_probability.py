@@ -206,7 +206,7 @@ def test_the_order_of_the_elements_does_not_show_in_a_probability() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (([torch.ones(2)], ["liner"]), r"kind must be one of \('conv', 'linear'.*got 'liner'"),
+        (([torch.ones(2)], [""]), "kind must be a string that is not empty, got ''"),
         (([torch.ones(2)], ["conv", "conv"]), "grads and kinds differ in length: 1 and 2"),
         (([torch.ones(2)], ["conv"], 0.1, -4.0, "sum"), "cross_layer must be one of .*'sum'"),
     ],
