@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from stochbatch.optim.checked import Member
 from stochbatch.optim.kernels.eager import Account, account, record
+from stochbatch.optim.optimizer import Member
 from stochbatch.optim.pieces import Window
 from stochbatch.optim.probability import accumulation_dtype
 from stochbatch.optim.roster import Layer, Roster

@@ -15,14 +15,21 @@ from stochbatch.checks import (
     check_bool,
     check_choice,
     check_momentum,
-    check_not_negative,
     check_seed,
+    check_weight_decay,
 )
-from stochbatch.optim.checked import CheckedOptimizer, Member, call_closure, check_lr
 from stochbatch.optim.kernels import compiled
 from stochbatch.optim.kernels.eager import local_sums, take_step
 from stochbatch.optim.kernels.fallback import level_of_caller, wanted
 from stochbatch.optim.kernels.native import NativeParts, NativeStep, can_move
+from stochbatch.optim.optimizer import (
+    CheckedOptimizer,
+    Member,
+    call_closure,
+    check_lr,
+    real_grad,
+    real_view,
+)
 from stochbatch.optim.parts import Parts
 from stochbatch.optim.probability import CrossLayer, check_scheme
 from stochbatch.optim.report import (
@@ -36,7 +43,6 @@ from stochbatch.optim.report import (
 )
 from stochbatch.optim.roster import Layer, Roster, call_roster
 from stochbatch.optim.shards import is_sharded, local, local_grad
-from stochbatch.optim.slots import real_grad, real_view
 from stochbatch.optim.state import (
     BATCHES,
     GRAD_MEAN,
@@ -113,6 +119,7 @@ class SBS(CheckedOptimizer):
     slots = SLOTS
     retired_settings: ClassVar = {"momentum_mode": "lazy"}
     whole = ("seed", "skip_nonfinite", "fused")
+    later = ("maximize", "fused")
     sharded = True
     on_slow_layers: Callable[[str], None] | None = None
     """What to call with the text of a `SlowLayersWarning` instead of warning."""
@@ -163,7 +170,7 @@ class SBS(CheckedOptimizer):
         check_momentum(options["momentum"])
         for name in ("nesterov", "maximize", "skip_nonfinite"):
             check_bool(name, options[name])
-        check_not_negative("weight_decay", options["weight_decay"])
+        check_weight_decay(options["weight_decay"])
         check_seed(options["seed"])
         if options["fused"] is not None:
             check_bool("fused", options["fused"], "None, True or False")
@@ -172,7 +179,7 @@ class SBS(CheckedOptimizer):
     def _check_sense(options: Mapping[str, Any]) -> None:
         """Raise for Nesterov's momentum without momentum."""
         if options["nesterov"] and options["momentum"] == 0:
-            raise ValueError("nesterov needs a momentum above 0, got momentum=0")
+            raise ValueError("Nesterov momentum requires a momentum above 0, got momentum=0")
 
     def _forget_what_can_be_found_again(self) -> None:
         self._rosters: dict[Hashable, Roster] = {}

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from stochbatch.optim.optimizer import STEP, Slot, like
 from stochbatch.optim.pieces import memory_layout
 from stochbatch.optim.probability import compute_dtype
 from stochbatch.optim.shards import local
-from stochbatch.optim.slots import STEP, Slot, like
 
 GRAD_MEAN = "grad_mean"
 BATCHES = "batches"
@@ -27,11 +27,11 @@ _TALLY_LENGTH = 3  # steps, mean probability, mean batches
 
 SLOTS = {
     GRAD_MEAN: Slot(),
-    BATCHES: Slot(torch.int32),
+    BATCHES: Slot(torch.int32, least=1),
     MOMENTUM_BUFFER: Slot(always=False),
-    STEP: Slot(torch.int64, (), shared=True),
-    SKIPPED_STEPS: Slot(torch.int64, (), shared=True),
-    TALLY: Slot(torch.float32, (_TALLY_LENGTH,)),
+    STEP: Slot(torch.int64, (), shared=True, least=0),
+    SKIPPED_STEPS: Slot(torch.int64, (), shared=True, least=0),
+    TALLY: Slot(torch.float32, (_TALLY_LENGTH,), least=0),
 }
 _SHAPED = [name for name, slot in SLOTS.items() if slot.shape is None]
 

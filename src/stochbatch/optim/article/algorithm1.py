@@ -13,10 +13,20 @@ from torch._compile import _disable_dynamo
 from torch.optim.optimizer import ParamsT
 
 from stochbatch.checks import check_seed
-from stochbatch.optim.checked import CheckedOptimizer, Member, check_lr, rate_of
 from stochbatch.optim.coins import uniform
+from stochbatch.optim.optimizer import (
+    COUNTER,
+    STEP,
+    CheckedOptimizer,
+    Member,
+    Slot,
+    Slots,
+    check_lr,
+    rate_of,
+    real_grad,
+    real_view,
+)
 from stochbatch.optim.probability import CrossLayer, check_scheme, update_probability
-from stochbatch.optim.slots import COUNTER, STEP, Slot, Slots, real_grad, real_view
 
 BATCHES = "batches"
 SAMPLES = "samples"
@@ -58,10 +68,10 @@ class ExactSBS(CheckedOptimizer):
     """
 
     slots: ClassVar[Slots] = {
-        BATCHES: Slot(torch.int64),
+        BATCHES: Slot(torch.int64, least=0),
         STEP: COUNTER,
         SAMPLES: _VECTOR,
-        SIZES: _VECTOR,
+        SIZES: _VECTOR._replace(least=1),
     }
     whole = ("alpha", "lambd", "probability", "cross_layer", "seed")
 

@@ -16,10 +16,10 @@ from torch import Tensor
 from stochbatch.optim.kernels.build import library, ready
 from stochbatch.optim.kernels.fallback import UnavailableError, give_up, wanted
 from stochbatch.optim.kinds import KINDS, kind_by_shape
+from stochbatch.optim.optimizer import STEP
 from stochbatch.optim.pieces import memory_layout
 from stochbatch.optim.probability import CROSS_LAYER
 from stochbatch.optim.roster import Layer
-from stochbatch.optim.slots import STEP
 from stochbatch.optim.state import (
     BATCHES,
     GRAD_MEAN,
