@@ -14,6 +14,8 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.parameter import UninitializedParameter
 
+from stochbatch.checks import shown
+
 KINDS = ("conv", "linear", "bias", "norm_weight", "norm_bias", "embedding", "other")
 
 _NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
@@ -24,8 +26,8 @@ _PARAMETRIZATIONS = "parametrizations"
 
 def check_kind(kind: object) -> None:
     """Raise unless ``kind`` is one of ``KINDS``."""
-    if kind not in KINDS:
-        raise ValueError(f"kind must be one of {KINDS}, got {kind!r}")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ValueError(f"kind must be one of {KINDS}, got {shown(kind)}")
 
 
 def kind_by_shape(tensor: Tensor) -> str:

@@ -63,7 +63,7 @@ class Slot(NamedTuple):
         if self.shape is None:
             return like(weight, value.detach(), dtype)
         device = torch.device("cpu") if self.on_host else weight.device
-        return value.detach().to(device, dtype, copy=True)
+        return local(value.detach()).to(device, dtype, copy=True)
 
     def _check_range(self, value: Tensor, dtype: torch.dtype, what: str) -> None:
         whole = not dtype.is_floating_point
@@ -78,7 +78,8 @@ class Slot(NamedTuple):
         if not fits:
             wanted = f"whole numbers ({dtype})" if whole else "finite"
             wanted += "" if self.least is None else f", {least} or more"
-            raise ValueError(f"{what} must be {wanted}; got values from {low} to {high}")
+            got = " to ".join(dict.fromkeys((str(low), str(high))))
+            raise ValueError(f"{what} must be {wanted}; got {got}")
 
 
 STEP = "step"
@@ -91,8 +92,7 @@ Slots = Mapping[str, Slot]
 class Member(NamedTuple):
     """A parameter of an optimizer."""
 
-    number: int
-    """Position over all groups, in their order."""
+    number: int  # its position over all groups, in their order
     name: str
     kind: str
     tensor: Tensor
@@ -100,21 +100,14 @@ class Member(NamedTuple):
 
 
 class CheckedOptimizer(Optimizer):
-    """An optimizer that refuses wrong input before it changes anything, and loads exactly.
-
-    A subclass says what its options may be (:meth:`_check_options`) and what it keeps for
-    each parameter (``slots``).
-    """
+    """An optimizer that refuses wrong input before it changes anything, and loads exactly."""
 
     slots: ClassVar[Slots] = {}
     """The state of a parameter."""
-
     whole: ClassVar[tuple[str, ...]] = ()
     """Options that decide a step as a whole and so must be the same in every group."""
-
     later: ClassVar[tuple[str, ...]] = ()
     """Options that an older state_dict may lack: they keep this optimizer's default."""
-
     sharded: ClassVar[bool] = False
     """Whether it can move sharded parameters (``DTensor``)."""
 
@@ -131,16 +124,14 @@ class CheckedOptimizer(Optimizer):
 
     @staticmethod
     def _check_sense(options: Mapping[str, Any]) -> None:
-        """Reject combinations that are errors at construction but legal later.
-
-        For example Nesterov's momentum, after a scheduler has set the momentum to 0.
-        """
+        """Reject what is wrong at construction but legal later, as after a scheduler's change."""
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters, as ``torch.optim.Optimizer.add_param_group`` does."""
         if not isinstance(param_group, dict) or "params" not in param_group:
-            given = shown(param_group)
-            raise TypeError(f"a parameter group must be a dict with 'params', got {given}")
+            raise TypeError(
+                f"a parameter group must be a dict with 'params', got {shown(param_group)}"
+            )
         _refuse_module(param_group["params"])
         # Options that must be the same in all groups are so, unless given: also after loading
         # a state_dict with another seed.
@@ -326,16 +317,13 @@ class CheckedOptimizer(Optimizer):
 
     @staticmethod
     def _is_dummy(ready: list[Member]) -> bool:
-        """Whether all rates and all gradients are zero.
+        """Whether this step only allocates state, as ``torch.distributed.checkpoint`` does.
 
-        ``torch.distributed.checkpoint`` takes such a step to make an optimizer allocate its
-        state: nothing else may come of it.
+        All rates and all gradients are zero then.
         """
-        for member in ready:
-            lr = member.group["lr"]
-            if isinstance(lr, Tensor) and lr.device.type != "cpu":
-                return False  # to know it would be to wait for the device
-            if lr != 0:
+        for lr in (member.group["lr"] for member in ready):
+            # A rate on another device is not read: that would be a synchronisation.
+            if (isinstance(lr, Tensor) and lr.device.type != "cpu") or lr != 0:
                 return False
         return not any(bool(member.tensor.grad.any()) for member in ready)  # type: ignore[union-attr]
 
