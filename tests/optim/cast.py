@@ -119,14 +119,14 @@ class Row:
 
 
 LR = (
-    ({"lr": -0.1}, ValueError, "lr must be 0 or more, got -0.1"),
+    ({"lr": -0.1}, ValueError, "Invalid learning rate: -0.1 (lr must be 0 or more)"),
     ({"lr": NAN}, ValueError, "lr must be finite, got nan"),
     ({"lr": "0.1"}, TypeError, "lr must be a number, got str: '0.1'"),
     ({"lr": True}, TypeError, "lr must be a number, got bool: True"),
     ({"lr": None}, TypeError, "lr must be a number, got NoneType: None"),
-    ({"lr": torch.ones(2)}, ValueError, "one floating-point number, got shape (2,) of"),
-    ({"lr": torch.tensor(1)}, ValueError, "one floating-point number, got shape () of torch.int64"),
-    ({"lr": torch.tensor(-1.0)}, ValueError, "lr must be 0 or more, got -1.0"),
+    ({"lr": torch.ones(2)}, ValueError, "Tensor lr must be 1-element, got shape (2,)"),
+    ({"lr": torch.tensor(1)}, ValueError, "lr as a tensor must be floating-point, got torch.int64"),
+    ({"lr": torch.tensor(-1.0)}, ValueError, "Invalid learning rate: -1.0 (lr must be 0 or more)"),
 )
 SEED = (
     ({"seed": -1}, ValueError, "seed must be in [0, 2**64), got -1"),
@@ -134,13 +134,17 @@ SEED = (
     ({"seed": 0.5}, TypeError, "seed must be an int, got float: 0.5"),
 )
 DECAY = (
-    ({"weight_decay": -1e-4}, ValueError, "weight_decay must be 0 or more, got -0.0001"),
+    (
+        {"weight_decay": -1e-4},
+        ValueError,
+        "Invalid weight_decay value: -0.0001 (weight_decay mus",
+    ),
     ({"weight_decay": INF}, ValueError, "weight_decay must be finite, got inf"),
 )
 MOMENTUM = (
-    ({"momentum": 1.5}, ValueError, "momentum must be in [0, 1), got 1.5"),
-    ({"momentum": 1}, ValueError, "momentum must be in [0, 1), got 1"),
-    ({"momentum": -0.1}, ValueError, "momentum must be in [0, 1), got -0.1"),
+    ({"momentum": 1.5}, ValueError, "Invalid momentum value: 1.5 (momentum must be in [0, 1))"),
+    ({"momentum": 1}, ValueError, "Invalid momentum value: 1 (momentum must be in [0, 1))"),
+    ({"momentum": -0.1}, ValueError, "Invalid momentum value: -0.1 (momentum must be in [0, 1))"),
     ({"momentum": None}, TypeError, "momentum must be a number, got NoneType: None"),
     ({"nesterov": 1}, TypeError, "nesterov must be True or False, got int: 1"),
 )
@@ -166,7 +170,7 @@ SBS_WRONG = (
     *SCHEME,
     ({"lr_scaling": True}, ValueError, "lr_scaling must be one of ('none', 'linear'), got True"),
     *MOMENTUM,
-    ({"nesterov": True}, ValueError, "nesterov needs a momentum above 0, got momentum=0"),
+    ({"nesterov": True}, ValueError, "Nesterov momentum requires a momentum above 0, got momen"),
     *DECAY,
     ({"maximize": "yes"}, TypeError, "maximize must be True or False, got str: 'yes'"),
     *SEED,

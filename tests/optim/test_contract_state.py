@@ -123,7 +123,7 @@ def spoil(state_dict: dict, change: str) -> Any:
     elif change == "missing":
         del first["step"]
     elif change == "not a tensor":
-        first["step"] = 3
+        first["step"] = "3"
     elif change == "option":
         state_dict["param_groups"][0]["lr"] = -1.0
     elif change == "stray":
@@ -146,8 +146,8 @@ def spoil(state_dict: dict, change: str) -> Any:
     [
         ("shape", ValueError, r"of parameter 0 has shape \(1, 2, 3\) in the state_dict, expected"),
         ("missing", ValueError, "not one of NAME: its state of parameter 0 has"),
-        ("not a tensor", TypeError, "step of parameter 0 must be a tensor, got int"),
-        ("option", ValueError, "lr must be 0 or more, got -1.0"),
+        ("not a tensor", TypeError, "step of parameter 0 must be a tensor, got str"),
+        ("option", ValueError, "Invalid learning rate: -1.0"),
         ("stray", ValueError, "state for parameter 99, of no group"),
         ("size", ValueError, r"groups of sizes \[9\], this optimizer \[10\]"),
         ("groups", ValueError, r"groups of sizes \[10, 10\], this optimizer \[10\]"),

@@ -100,7 +100,7 @@ def test_a_stochastic_batch_is_the_union_since_the_last_move() -> None:
 
 def test_bad_input() -> None:
     problem = Problem(True)
-    with pytest.raises(ValueError, match="lr must be 0 or more"):
+    with pytest.raises(ValueError, match="Invalid learning rate: "):
         ExactSBS([problem.weight], problem.gradient, -1.0)
     with pytest.raises(ValueError, match="seed must be in"):
         ExactSBS([problem.weight], problem.gradient, seed=-1)

@@ -17,6 +17,8 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.parameter import UninitializedParameter
 
+from stochbatch.checks import shown
+
 KINDS = ("conv", "linear", "bias", "norm_weight", "norm_bias", "embedding", "other")
 """The kinds of common layers; their groups come first, in this order."""
 
@@ -62,7 +64,7 @@ _QUERIES_KEYS_VALUES: tuple[set[str | None], ...] = ({"qkv"}, {"q", "kv"}, {"q",
 def check_kind(kind: object) -> None:
     """Raise unless ``kind`` is a string that is not empty."""
     if not isinstance(kind, str) or not kind:
-        raise ValueError(f"kind must be a string that is not empty, got {kind!r}")
+        raise ValueError(f"kind must be a string that is not empty, got {shown(kind)}")
 
 
 def kind_by_shape(tensor: Tensor) -> str:

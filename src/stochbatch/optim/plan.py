@@ -14,12 +14,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from stochbatch.optim.checked import CheckedOptimizer, Member
 from stochbatch.optim.coins import stream_roots
+from stochbatch.optim.optimizer import (
+    STEP,
+    CheckedOptimizer,
+    Member,
+    Slot,
+    like,
+    real_grad,
+    real_view,
+)
 from stochbatch.optim.pieces import memory_layout
 from stochbatch.optim.probability import compared, compute_dtype, describe_layers
 from stochbatch.optim.shards import Seats, Shards, Window, local, local_grad
-from stochbatch.optim.slots import STEP, Slot, like, real_grad, real_view
 from stochbatch.optim.update import Scalars
 
 if TYPE_CHECKING:
@@ -33,12 +40,12 @@ TALLY = "tally"
 
 SLOTS = {
     GRAD_MEAN: Slot(always=False),
-    BATCHES: Slot(torch.int32, always=False),
+    BATCHES: Slot(torch.int32, always=False, least=1),
     MOMENTUM_BUFFER: Slot(always=False),
     # These two belong to the optimizer: all parameters hold the same two tensors.
-    STEP: Slot(torch.int64, (), shared=True),
-    SKIPPED_STEPS: Slot(torch.int64, (), shared=True),
-    TALLY: Slot(torch.float32, (3,)),  # steps, mean probability, mean batches
+    STEP: Slot(torch.int64, (), shared=True, least=0),
+    SKIPPED_STEPS: Slot(torch.int64, (), shared=True, least=0),
+    TALLY: Slot(torch.float32, (3,), least=0),  # steps, mean probability, mean batches
 }
 
 KEPT = 8

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from stochbatch.optim.kernels.fallback import level_of_caller
+from stochbatch.optim.optimizer import real_view
 from stochbatch.optim.plan import TALLY
 from stochbatch.optim.shards import Shards
-from stochbatch.optim.slots import real_view
 
 if TYPE_CHECKING:
-    from stochbatch.optim.checked import Member
+    from stochbatch.optim.optimizer import Member
     from stochbatch.optim.sbs import SBS
 
 

@@ -14,11 +14,11 @@ from stochbatch.checks import (
     check_bool,
     check_choice,
     check_momentum,
-    check_not_negative,
     check_seed,
+    check_weight_decay,
 )
 from stochbatch.optim import kernels
-from stochbatch.optim.checked import CheckedOptimizer, call_closure, check_lr
+from stochbatch.optim.optimizer import CheckedOptimizer, call_closure, check_lr
 from stochbatch.optim.plan import BATCHES, GRAD_MEAN, SKIPPED_STEPS, SLOTS, Plans
 from stochbatch.optim.probability import Compare, CrossLayer, check_scheme
 from stochbatch.optim.report import JUDGED_STEPS, LayerReport, Watch
@@ -94,8 +94,8 @@ class SBS(CheckedOptimizer):
 
     slots = SLOTS
     retired_settings: ClassVar = {"momentum_mode": "lazy"}
-    later_settings: ClassVar = ("compare", "coin")
     whole = ("compare", "coin", "seed", "skip_nonfinite", "fused")
+    later = ("compare", "coin", "maximize", "fused")
     sharded = True
     on_slow_layers: Callable[[str], None] | None = None
     """What to call with the text of a `SlowLayersWarning` instead of warning."""
@@ -150,7 +150,7 @@ class SBS(CheckedOptimizer):
         check_momentum(options["momentum"])
         for name in ("nesterov", "maximize", "skip_nonfinite"):
             check_bool(name, options[name])
-        check_not_negative("weight_decay", options["weight_decay"])
+        check_weight_decay(options["weight_decay"])
         check_seed(options["seed"])
         if options["fused"] is not None:
             check_bool("fused", options["fused"], "None, True or False")
@@ -159,7 +159,7 @@ class SBS(CheckedOptimizer):
     def _check_sense(options: Mapping[str, Any]) -> None:
         """Raise for Nesterov's momentum without momentum."""
         if options["nesterov"] and options["momentum"] == 0:
-            raise ValueError("nesterov needs a momentum above 0, got momentum=0")
+            raise ValueError("Nesterov momentum requires a momentum above 0, got momentum=0")
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters, as ``torch.optim.Optimizer.add_param_group`` does."""

@@ -78,11 +78,11 @@ class Method:
 
     @property
     def later(self) -> tuple[str, ...]:
-        """Return settings that the optimizer got later, which its class names ``later_settings``.
+        """Return settings that the optimizer got later, which its class names in ``later``.
 
         The text that identifies a trial has them only where they differ from their default.
         """
-        return getattr(self.make, "later_settings", ())
+        return getattr(self.make, "later", ())
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -10,10 +10,19 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from stochbatch.checks import check_seed
-from stochbatch.optim.checked import CheckedOptimizer, check_lr, rate_of
 from stochbatch.optim.coins import uniform
+from stochbatch.optim.optimizer import (
+    COUNTER,
+    STEP,
+    CheckedOptimizer,
+    Slot,
+    Slots,
+    check_lr,
+    rate_of,
+    real_grad,
+    real_view,
+)
 from stochbatch.optim.probability import CrossLayer, check_scheme, update_probability
-from stochbatch.optim.slots import COUNTER, STEP, Slot, Slots, real_grad, real_view
 
 
 class ExactSBS(CheckedOptimizer):
@@ -43,8 +52,8 @@ class ExactSBS(CheckedOptimizer):
     Reference: Nakamura, Soatto, Hong 2020, Algorithm 1.
     """
 
-    _seen = Slot(torch.int64, (-1, 2), shared=True, on_host=True)  # rows of (sample, step)
-    slots: ClassVar[Slots] = {"batches": Slot(torch.int64), STEP: COUNTER, "seen": _seen}
+    _seen = Slot(torch.int64, (-1, 2), shared=True, on_host=True, least=0)  # rows of (sample, step)
+    slots: ClassVar[Slots] = {"batches": Slot(torch.int64, least=0), STEP: COUNTER, "seen": _seen}
     whole = ("alpha", "lambd", "probability", "cross_layer", "seed")
 
     def __init__(

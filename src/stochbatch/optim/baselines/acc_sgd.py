@@ -10,16 +10,19 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.optim.optimizer import ParamsT
 
-from stochbatch.checks import check_not_negative, check_positive, check_real
-from stochbatch.optim.checked import (
+from stochbatch.checks import check_positive, check_real, check_weight_decay
+from stochbatch.optim.optimizer import (
+    COUNTER,
+    STEP,
     CheckedOptimizer,
+    Slot,
+    Slots,
     call_closure,
     check_lr,
     rate_of,
     weight_and_grad,
 )
 from stochbatch.optim.probability import compute_dtype
-from stochbatch.optim.slots import COUNTER, STEP, Slot, Slots
 
 AVERAGE = "average"
 
@@ -60,7 +63,7 @@ class AccSGD(CheckedOptimizer):
     schemes for stochastic optimization", 2018.
     """
 
-    slots: ClassVar[Slots] = {AVERAGE: Slot(), STEP: COUNTER}
+    slots: ClassVar[Slots] = {AVERAGE: Slot(finite=False), STEP: COUNTER}
 
     def __init__(
         self,
@@ -93,7 +96,7 @@ class AccSGD(CheckedOptimizer):
         check_real("small_const", options["small_const"])
         if not 0 < options["small_const"] <= 1:
             raise ValueError(f"small_const must be in (0, 1], got {options['small_const']}")
-        check_not_negative("weight_decay", options["weight_decay"])
+        check_weight_decay(options["weight_decay"])
 
     @_disable_dynamo
     @torch.no_grad()

@@ -10,17 +10,19 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.optim.optimizer import ParamsT
 
-from stochbatch.checks import check_not_negative, check_seed
-from stochbatch.optim.checked import (
+from stochbatch.checks import check_seed, check_weight_decay
+from stochbatch.optim.coins import uniform
+from stochbatch.optim.optimizer import (
+    COUNTER,
+    STEP,
     CheckedOptimizer,
+    Slots,
     call_closure,
     check_lr,
     rate_of,
     weight_and_grad,
 )
-from stochbatch.optim.coins import uniform
 from stochbatch.optim.probability import compute_dtype
-from stochbatch.optim.slots import COUNTER, STEP, Slots
 
 
 class AlternatingSGD(CheckedOptimizer):
@@ -74,7 +76,7 @@ class AlternatingSGD(CheckedOptimizer):
     @staticmethod
     def _check_options(options: Mapping[str, Any]) -> None:
         check_lr(options["lr"])
-        check_not_negative("weight_decay", options["weight_decay"])
+        check_weight_decay(options["weight_decay"])
         check_seed(options["seed"])
 
     @_disable_dynamo

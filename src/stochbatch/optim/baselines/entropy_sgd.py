@@ -20,18 +20,23 @@ from stochbatch.checks import (
     check_positive,
     check_real,
     check_seed,
+    check_weight_decay,
 )
-from stochbatch.optim.checked import (
+from stochbatch.optim.coins import normal
+from stochbatch.optim.optimizer import (
+    COUNTER,
+    STEP,
     CheckedOptimizer,
     Member,
+    Slot,
+    Slots,
     call_closure,
     check_lr,
     rate_of,
+    real_view,
     weight_and_grad,
 )
-from stochbatch.optim.coins import normal
 from stochbatch.optim.probability import compute_dtype
-from stochbatch.optim.slots import COUNTER, STEP, Slot, Slots, real_view
 
 MOMENTUM_BUFFER = "momentum_buffer"
 
@@ -98,7 +103,7 @@ class EntropySGD(CheckedOptimizer):
     2017.
     """
 
-    slots: ClassVar[Slots] = {STEP: COUNTER, MOMENTUM_BUFFER: Slot(always=False)}
+    slots: ClassVar[Slots] = {STEP: COUNTER, MOMENTUM_BUFFER: Slot(always=False, finite=False)}
     whole = ("L", "seed")
 
     def __init__(
@@ -138,8 +143,9 @@ class EntropySGD(CheckedOptimizer):
     def _check_options(options: Mapping[str, Any]) -> None:
         check_lr(options["lr"])
         check_count("L", options["L"])
-        for name in ("gamma0", "scoping", "noise", "weight_decay"):
+        for name in ("gamma0", "scoping", "noise"):
             check_not_negative(name, options[name])
+        check_weight_decay(options["weight_decay"])
         check_positive("inner_lr", options["inner_lr"])
         if options["gamma_max"] is not None:
             check_not_negative("gamma_max", options["gamma_max"])
