@@ -129,9 +129,7 @@ def test_parameters_with_optimizers_of_their_own_are_refused(name: str) -> None:
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(
-            SBS, marks=pytest.mark.xfail(reason="the compiled step does not look", strict=True)
-        ),
+        SBS,
         AccSGD,
         AlternatingSGD,
     ],

@@ -86,16 +86,6 @@ every_input_that_is_not_fused = pytest.mark.parametrize(
     ("name", "kwargs"), [one for one in INPUTS if not one[1].get("fused")], ids=str
 )
 both = pytest.mark.parametrize("name", INFOS)
-fused_of_both = pytest.mark.parametrize(
-    "name",
-    [
-        "SGD",
-        pytest.param(
-            "SBS",
-            marks=pytest.mark.xfail(reason="grad_scale and found_inf are not read", strict=True),
-        ),
-    ],
-)
 
 
 class Task:
@@ -539,7 +529,7 @@ def test_the_profiler_sees_a_step_once(name: str) -> None:
 # The scaler of mixed precision.
 
 
-@fused_of_both
+@both
 def test_a_fused_step_does_not_count_if_found_inf_says_so(name: str) -> None:
     task, same = Task(), Task()
     optimizer = task.make(name, {"momentum": 0.9, "fused": True})
@@ -549,7 +539,7 @@ def test_a_fused_step_does_not_count_if_found_inf_says_so(name: str) -> None:
     assert equal(task, same)
 
 
-@fused_of_both
+@both
 def test_a_fused_step_divides_gradients_by_grad_scale(name: str) -> None:
     scaled, plain = Task(), Task()
     one, other = (task.make(name, {"momentum": 0.9, "fused": True}) for task in (scaled, plain))

@@ -15,6 +15,8 @@ from stochbatch.training import METHODS, Method, Trial, TrialError
 OPTIMIZERS = {
     "sgd": torch.optim.SGD,
     "sbs": SBS,
+    "sbs-mean-field": SBS,
+    "sbs-fixed-half": SBS,
     "dropout": torch.optim.SGD,
     "adaptive-dropout": torch.optim.SGD,
     "entropy-sgd": EntropySGD,
@@ -142,6 +144,30 @@ def test_a_retired_setting_stays_in_the_trial_and_is_not_passed_on() -> None:
     assert "momentum_mode" not in optimizer.param_groups[0]
     with pytest.raises(TrialError, match="SBS has only momentum_mode='lazy', got 'push'"):
         Trial(method="sbs", settings={"momentum_mode": "push"})
+
+
+def test_a_setting_that_came_later_is_in_the_text_only_where_it_differs() -> None:
+    trial = Trial(method="sbs", settings={"compare": "kind"})
+    assert trial == Trial(method="sbs")
+    assert "compare" not in trial.to_json()
+    other = Trial(method="sbs", settings={"compare": "all"})
+    assert '"compare":"all"' in other.to_json()
+    assert other.build_optimizer(nn.Linear(1, 1)).param_groups[0]["compare"] == "all"
+    with pytest.raises(TrialError, match="compare must be one of"):
+        Trial(method="sbs", settings={"compare": "layer"})
+
+
+def test_variants_are_methods_and_not_settings() -> None:
+    for name, option, value in (
+        ("sbs", "coin", "scalar"),
+        ("sbs-mean-field", "coin", "none"),
+        ("sbs-fixed-half", "probability", 0.5),
+    ):
+        trial = Trial(method=name)
+        assert trial.build_optimizer(nn.Linear(1, 1)).param_groups[0][option] == value
+        assert "coin" not in trial.settings
+        with pytest.raises(TrialError, match="has no setting 'coin'"):
+            Trial(method=name, settings={"coin": "none"})
 
 
 @pytest.mark.parametrize(

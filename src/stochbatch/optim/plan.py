@@ -130,6 +130,8 @@ class Plan:
         self.seats: Seats | None = shards.seats(indices, counts, size) if shards else None
         copies = [shards.copies(index) for index in indices]
         self._shares = (size * size.new_tensor(copies))[:, None]
+        self.found_inf: Tensor | None = None
+        """1 if torch's GradScaler has found an inf in this step's gradients: it does not count."""
         self.work: Work | None = None
         """Which kernel moves which layer, once it has been decided."""
 

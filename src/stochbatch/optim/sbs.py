@@ -139,6 +139,8 @@ class SBS(CheckedOptimizer):
         }
         self._plans, self._watch = Plans(), Watch()
         super().__init__(params, defaults)
+        # As torch's fused optimizers: GradScaler leaves it to the step to unscale gradients.
+        self._step_supports_amp_scaling = fused is True
 
     @staticmethod
     def _check_options(options: Mapping[str, Any]) -> None:
@@ -194,6 +196,12 @@ class SBS(CheckedOptimizer):
         if plan is None:
             self._plans.shards(self).listen()
             return
+        # What torch's GradScaler tells a fused optimizer.
+        scale, plan.found_inf = (getattr(self, name, None) for name in ("grad_scale", "found_inf"))
+        if plan.found_inf is not None and plan.found_inf.is_cpu and plan.found_inf.item():
+            return
+        if scale is not None:
+            torch._foreach_div_(plan.grads, scale)
         sums = kernels.measure(plan)
         if sums is not None:
             sums = plan.shards.total(sums, plan.seats)

@@ -77,14 +77,6 @@ class Method:
         return getattr(self.make, "retired_settings", {})
 
     @property
-    def later(self) -> tuple[str, ...]:
-        """Return settings that the optimizer got later, which its class names in ``later``.
-
-        The text that identifies a trial has them only where they differ from their default.
-        """
-        return getattr(self.make, "later", ())
-
-    @property
     def settings(self) -> dict[str, Any]:
         """Return the names of all settings with their defaults, or `inspect.Parameter.empty`."""
         own = {
@@ -94,6 +86,16 @@ class Method:
             and option.kind not in (option.VAR_POSITIONAL, option.VAR_KEYWORD)
         }
         return {**own, **self.retired, **self.presets, **self.network}
+
+    def without_later(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return all settings with their defaults, and those given, as a trial's text has them.
+
+        Settings that came later, which an optimizer's class names in ``later``, are in that text
+        only where they differ from their default, so that trials keep their names.
+        """
+        known, later = self.settings, getattr(self.make, "later", ())
+        given = {n: v for n, v in given.items() if n not in later or v != known.get(n)}
+        return {n: v for n, v in known.items() if n not in later or n in given}, given
 
     @property
     def common(self) -> tuple[str, ...]:

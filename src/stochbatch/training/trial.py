@@ -122,11 +122,7 @@ class Trial(BaseModel):
         for name in ("share", "width", "lr", "momentum", "weight_decay"):
             _set(self, name, getattr(self, name) + 0.0)  # -0.0 is 0.0
         method = METHODS[self.method]
-        settings = _filled(method.title, method.settings, self.settings)
-        for name in method.later:
-            if name in settings and settings[name] == method.settings[name]:
-                del settings[name]
-        _set(self, "settings", settings)
+        _set(self, "settings", _filled(method.title, *method.without_later(self.settings)))
         defaults = self._take_usual_rate()
         filled = _filled(f"the schedule {self.schedule!r}", defaults, self.schedule_settings)
         if "end_lr" not in self.schedule_settings:

@@ -10,22 +10,12 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from stochbatch.checks import check_seed
+from stochbatch.optim import optimizer as base
 from stochbatch.optim.coins import uniform
-from stochbatch.optim.optimizer import (
-    COUNTER,
-    STEP,
-    CheckedOptimizer,
-    Slot,
-    Slots,
-    check_lr,
-    rate_of,
-    real_grad,
-    real_view,
-)
 from stochbatch.optim.probability import CrossLayer, check_scheme, update_probability
 
 
-class ExactSBS(CheckedOptimizer):
+class ExactSBS(base.CheckedOptimizer):
     """Algorithm 1: every scalar moves on the gradient of its own set of samples.
 
     A scalar's set is the union of the universal batches since it last moved: a step asks for one
@@ -52,8 +42,9 @@ class ExactSBS(CheckedOptimizer):
     Reference: Nakamura, Soatto, Hong 2020, Algorithm 1.
     """
 
-    _seen = Slot(torch.int64, (-1, 2), shared=True, on_host=True, least=0)  # rows of (sample, step)
-    slots: ClassVar[Slots] = {"batches": Slot(torch.int64, least=0), STEP: COUNTER, "seen": _seen}
+    _seen = base.Slot(torch.int64, (-1, 2), shared=True, on_host=True)  # rows of (sample, step)
+    _ages = base.Slot(torch.int64, least=0)
+    slots: ClassVar[base.Slots] = {"batches": _ages, "step": base.COUNTER, "seen": _seen}
     whole = ("alpha", "lambd", "probability", "cross_layer", "seed")
 
     def __init__(
@@ -74,7 +65,7 @@ class ExactSBS(CheckedOptimizer):
 
     @staticmethod
     def _check_options(options: Mapping[str, Any]) -> None:
-        check_lr(options["lr"])
+        base.check_lr(options["lr"])
         check_scheme(options)
         check_seed(options["seed"])
 
@@ -102,21 +93,21 @@ class ExactSBS(CheckedOptimizer):
             chances = update_probability(self._gradient(now), [m.kind for m in layers], *scheme)
         drawn, ages = [], []
         for layer, p in zip(layers, chances, strict=True):
-            w, held = real_view(layer.tensor), self.state.get(layer.tensor, {}).get("batches", 0)
+            w, state = base.real_view(layer.tensor), self.state.get(layer.tensor, {})
             u = uniform(group["seed"], t, layer.number, w.shape, torch.float64, w.device)
             drawn.append(u < p)  # Eq. 9
-            ages.append(torch.ones_like(w, dtype=torch.int64) + held)
+            ages.append(torch.ones_like(w, dtype=torch.int64) + state.get("batches", 0))
         moving = {k for chi, age in zip(drawn, ages, strict=True) for k in age[chi].tolist()}
         # Eq. 12: a set of age k has the last k batches. All gradients come before the first move.
         gradients = {k: self._gradient(seen[seen[:, 1] > t - k]) for k in sorted(moving)}
         for layer, chi, age in zip(layers, drawn, ages, strict=True):
-            w, lr = real_view(layer.tensor), rate_of(layer.group)
+            w, lr = base.real_view(layer.tensor), base.rate_of(layer.group)
             for k, g in gradients.items():
                 w -= torch.where(chi & (age == k), lr * g[layer.number], 0)  # Eq. 10
             age.masked_fill_(chi, 0)
         seen = seen[seen[:, 1] > t - max(int(age.max()) for age in ages if age.numel())]
         for layer, age in zip(layers, ages, strict=True):
-            self.state[layer.tensor].update({"batches": age, STEP: t, "seen": seen})
+            self.state[layer.tensor].update({"batches": age, "step": t, "seen": seen})
         t += 1
 
     def _gradient(self, rows: Tensor) -> list[Tensor]:
@@ -125,4 +116,4 @@ class ExactSBS(CheckedOptimizer):
             found = [torch.as_tensor(one) for one in self.gradient(sorted({*rows[:, 0].tolist()}))]
         if [one.shape for one in found] != (shapes := [m.tensor.shape for m in self._members()]):
             raise ValueError(f"gradient must return one tensor per parameter, of {shapes}")
-        return [real_grad(one) for one in found]
+        return [base.real_grad(one) for one in found]

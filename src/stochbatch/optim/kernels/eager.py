@@ -152,6 +152,9 @@ def decide(plan: Plan, moments: Moments) -> Verdict:
         nonfinite = torch.zeros_like(applies)
     # A checkpoint library steps once with zero gradients and zero rates to make an
     # optimizer allocate its state. That is no step of the training.
+    if plan.found_inf is not None:
+        applies = applies & (plan.found_inf.to(applies.device).reshape(()) == 0)
+        nonfinite = torch.zeros_like(applies)
     idle = _all_zero([layer.group["lr"] for layer in plan.layers], applies)
     if idle is not None:
         applies = applies & ~(idle & moments.all_zero())
