@@ -244,7 +244,10 @@ def _look(
                     stamp += (held.data_ptr(), held.untyped_storage().nbytes(), held.shape)
                 else:
                     stamp.append(_facts(held))
-            stamp += (id(state[STEP]), id(state.get(SKIPPED_STEPS)), id(state.get(TALLY)))
+            for name in (STEP, SKIPPED_STEPS, TALLY):
+                held = state.get(name)
+                if held is not None:
+                    stamp += (held.data_ptr(), held.untyped_storage().nbytes())
     return stamp, params, grads
 
 
@@ -305,7 +308,8 @@ def _check_layer(member: Member, grad: Tensor, state: Mapping[str, Tensor]) -> N
             "makes them: it cannot be moved, use clone()"
         )
     held = {name: state.get(name) for name in (GRAD_MEAN, BATCHES, MOMENTUM_BUFFER)}
-    for name, tensor in {"weight": param, "gradient": grad, **held}.items():
+    rest = {name: state.get(name) for name in (STEP, SKIPPED_STEPS, TALLY)}
+    for name, tensor in {"weight": param, "gradient": grad, **held, **rest}.items():
         if tensor is not None and not _has_memory(local(tensor)):
             raise RuntimeError(
                 f"the {name} of parameter {member.name} has no memory for its elements: its "
@@ -386,6 +390,7 @@ _LARGEST_RATE = torch.finfo(torch.float32).max
 def _check_rates(groups: Sequence[dict[str, Any]]) -> None:
     """Raise for rates that a float32 cannot hold: kernels would disagree on what they are."""
     for group in groups:
-        lr = group["lr"]
-        if not isinstance(lr, Tensor) and lr > _LARGEST_RATE:
-            raise ValueError(f"lr must be at most {_LARGEST_RATE:.4g}, got {lr}")
+        for name in ("lr", "weight_decay"):
+            rate = group[name]
+            if not isinstance(rate, Tensor) and rate > _LARGEST_RATE:
+                raise ValueError(f"{name} must be at most {_LARGEST_RATE:.4g}, got {rate}")
