@@ -128,8 +128,6 @@ def _freed(fused: bool, what: str, bytes_left: int) -> str:
 def test_freed_memory_is_not_touched(
     what: str, fused: bool, request: pytest.FixtureRequest
 ) -> None:
-    if fused or what != "gradient":
-        request.applymarker(to_be_mended)
     assert survived(lambda: _freed(fused, what, 0)) == "refused"
 
 
@@ -138,8 +136,6 @@ def test_freed_memory_is_not_touched(
 def test_memory_that_ends_early_is_not_overrun(
     what: str, fused: bool, request: pytest.FixtureRequest
 ) -> None:
-    if fused or what != "gradient":
-        request.applymarker(to_be_mended)
     assert survived(lambda: _freed(fused, what, 40)) == "refused"
 
 
@@ -165,9 +161,6 @@ UNSAFE = {
 def test_state_that_does_not_fit_is_refused(
     change: str, what: str, fused: bool, request: pytest.FixtureRequest
 ) -> None:
-    if fused and what in UNSAFE[change]:
-        request.applymarker(to_be_mended)
-
     def changed() -> str:
         training = Training(fused)
         CHANGES[change](training.optimizer.state[training.victim], what)

@@ -9,6 +9,7 @@ checked, their state is completed, and a new plan is made. Nothing moves before 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -51,8 +52,8 @@ SLOTS = {
 KEPT = 8
 """Plans that an optimizer remembers: parts of a network may take turns."""
 
-_STAMPED = (
-    *("kind", "alpha", "lambd", "probability", "cross_layer", "compare", "coin"),
+_stamped = itemgetter(
+    *("alpha", "lambd", "probability", "cross_layer", "compare", "coin"),
     *("seed", "skip_nonfinite", "fused"),
 )
 """Options of a group that a plan is made for; the others are read at every step."""
@@ -112,6 +113,11 @@ class Plan:
     ) -> None:
         self.layers, self.filled, self.grads = layers, filled, grads
         self.step, self.skipped, self.shards = step, skipped, shards
+        self.direct = filled == list(range(len(filled))) and all(
+            layer.member.tensor is layer.weight and grad is layer.member.tensor.grad
+            for layer, grad in zip(layers, grads, strict=True)
+        )
+        """Whether gradients are used as they are found."""
         groups = [layer.group for layer in layers]
         self.options = groups[0]
         """Of the first layer: those that are the same in all groups may be read here."""
@@ -192,7 +198,9 @@ class Plans:
             self._stamp, self._plan = stamp, plan
         plan = self._plan
         if plan is not None:
-            plan.grads = [_here(params[place], grads[place]) for place in plan.filled]
+            if not plan.direct:
+                grads = [_here(params[place], grads[place]) for place in plan.filled]
+            plan.grads = grads
             _check_rates(optimizer.param_groups)
         return plan
 
@@ -207,9 +215,10 @@ def _look(
     """
     stamp: list[object] = [torch._C._len_torch_dispatch_stack()]
     params, grads = [], []
+    step = skipped = None
     for group in groups:
         momentum = group["momentum"] != 0
-        stamp.append((momentum, *(group.get(name) for name in _STAMPED)))
+        stamp += (momentum, group.get("kind"), _stamped(group))
         names = (GRAD_MEAN, BATCHES, MOMENTUM_BUFFER) if momentum else (GRAD_MEAN, BATCHES)
         for param in group["params"]:
             grad = param.grad
@@ -244,10 +253,13 @@ def _look(
                     stamp += (held.data_ptr(), held.untyped_storage().nbytes(), held.shape)
                 else:
                     stamp.append(_facts(held))
-            for name in (STEP, SKIPPED_STEPS, TALLY):
-                held = state.get(name)
-                if held is not None:
-                    stamp += (held.data_ptr(), held.untyped_storage().nbytes())
+            if (held := state.get(TALLY)) is not None:
+                stamp.append(held.data_ptr())
+            if state[STEP] is not step or state.get(SKIPPED_STEPS) is not skipped:
+                step, skipped = state[STEP], state.get(SKIPPED_STEPS)
+                for held in (step, skipped):
+                    if held is not None:
+                        stamp += (held.data_ptr(), held.untyped_storage().nbytes())
     return stamp, params, grads
 
 

@@ -197,7 +197,7 @@ class SBS(CheckedOptimizer):
             self._plans.shards(self).listen()
             return
         # What torch's GradScaler tells a fused optimizer.
-        scale, plan.found_inf = (getattr(self, name, None) for name in ("grad_scale", "found_inf"))
+        scale, plan.found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
         if plan.found_inf is not None and plan.found_inf.is_cpu and plan.found_inf.item():
             return
         if scale is not None:
