@@ -22,7 +22,7 @@ from stochbatch.checks import shown
 KINDS = ("conv", "linear", "bias", "norm_weight", "norm_bias", "embedding", "other")
 """The kinds of common layers; their groups come first, in this order."""
 
-KindOf = Callable[[nn.Module, str, nn.Parameter], "str | None"]
+KindOf = Callable[[nn.Module, str, nn.Parameter], str | None]
 
 _NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
@@ -160,7 +160,7 @@ def _places(path: str) -> list[str]:
 
 
 def _role(roles: dict[str, str], path: str) -> str | None:
-    """Return the role of a matrix by its name; that of "layers.0.mlp.fc1.weight" is "fc1"."""
+    """Return the role of a matrix by its name, which is "fc1" for "layers.0.mlp.fc1.weight"."""
     parts = path.lower().removesuffix(".weight").removesuffix("_weight").split(".")
     parts = [part for part in parts if not part.isdigit() and part not in _WRAPPERS]
     return roles.get(".".join(parts[-2:])) or roles.get(".".join(parts[-1:]))
