@@ -79,7 +79,7 @@ class Mutator:
         """Return a dict that holds a tensor of the state, and the tensor's key."""
         for _ in range(50):
             chosen, key = self.node(state_dict)
-            if isinstance(chosen[key], Tensor):
+            if isinstance(chosen[key], Tensor) and chosen[key].layout == torch.strided:
                 return chosen, key
         return {"": torch.ones(3)}, ""
 
@@ -107,7 +107,7 @@ class Mutator:
     def spoil(self, state_dict: dict) -> None:
         chosen, key = self.tensor(state_dict)
         number = self.random.choice([number for number in NUMBERS if number != 10**400])
-        if chosen[key].layout == torch.strided and chosen[key].numel():
+        if chosen[key].numel() and not chosen[key].is_complex():
             changed = chosen[key].to(torch.float64, copy=True).contiguous()
             changed.view(-1)[self.random.randrange(changed.numel())] = number
             whole = not chosen[key].is_floating_point() and number == number // 1

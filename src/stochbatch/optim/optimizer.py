@@ -296,7 +296,7 @@ class CheckedOptimizer(Optimizer):
         for group in self.param_groups:
             names = group.get("param_names") or range(number, number + len(group["params"]))
             for name, tensor in zip(names, group["params"], strict=True):
-                kind = group.get("kind") or kind_by_shape(tensor)
+                kind = group["kind"] if "kind" in group else kind_by_shape(tensor)
                 yield Member(number, str(name), kind, tensor, group)
                 number += 1
 
