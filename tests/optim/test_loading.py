@@ -79,7 +79,7 @@ class Mutator:
         """Return a dict that holds a tensor of the state, and the tensor's key."""
         for _ in range(50):
             chosen, key = self.node(state_dict)
-            if isinstance(chosen[key], Tensor):
+            if isinstance(chosen[key], Tensor) and chosen[key].layout == torch.strided:
                 return chosen, key
         return {"": torch.ones(3)}, ""
 
@@ -107,7 +107,7 @@ class Mutator:
     def spoil(self, state_dict: dict) -> None:
         chosen, key = self.tensor(state_dict)
         number = self.random.choice([number for number in NUMBERS if number != 10**400])
-        if chosen[key].layout == torch.strided and chosen[key].numel():
+        if chosen[key].numel() and not chosen[key].is_complex():
             changed = chosen[key].to(torch.float64, copy=True).contiguous()
             changed.view(-1)[self.random.randrange(changed.numel())] = number
             whole = not chosen[key].is_floating_point() and number == number // 1
@@ -239,6 +239,7 @@ def test_a_whole_number_of_steps_may_have_any_type(name: str, step: Any, monkeyp
         ("batches", 0, ValueError, "batches of parameter 0 must be whole numbers (torch.int32), 1"),
         ("batches", -5, ValueError, "1 or more; got -5"),
         ("batches", 0.5, ValueError, "1 or more; got 0.5"),
+        ("batches", 1.5, ValueError, "1 or more; got 1.5"),
         ("batches", 2**31, ValueError, "1 or more; got 2147483648"),
         ("batches", True, TypeError, "must be a dense tensor of real numbers, got torch.bool"),
         ("batches", 1j, TypeError, "must be a dense tensor of real numbers, got torch.complex64"),
@@ -258,6 +259,35 @@ def test_a_bad_value_is_refused_and_nothing_is_changed(
     first = saved["state"][0]
     kind = torch.float64 if type(value) is float else None
     first[state] = torch.full(first[state].shape, value, dtype=kind) if state in first else value
+    _, optimizer = begun(CAST["SBS"], 1)
+    before = photograph(optimizer)
+    with pytest.raises(error, match=re.escape(message)):
+        optimizer.load_state_dict(saved)
+    assert photograph(optimizer) == before
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "error", "message"),
+    [
+        (["param_groups", 1, "seed"], 9, ValueError, "seed must be the same in all parameter gr"),
+        (["param_groups", 1, "params", 0], 0, ValueError, "has parameter 0 in two places"),
+        (["param_groups", 1, "params", 0], 0.5, TypeError, "must be int or str, got 0.5"),
+        (["param_groups", 1, "param_names"], ["a"], ValueError, "group 1 needs 2 param_names"),
+        (["param_groups", 1], None, TypeError, "must be dicts with lists of 'params'"),
+        (["param_groups", 1, "kind"], 3, ValueError, "kind must be"),
+        (["state"], [], TypeError, "state of a state_dict must be a dict, got list"),
+        (["state", 1], 3, TypeError, "state of parameter 1 must be a dict, got int"),
+    ],
+    ids=str,
+)
+def test_a_bad_place_is_refused_and_nothing_is_changed(
+    place: list, value: Any, error: type, message: str
+) -> None:
+    saved = copy.deepcopy(begun(CAST["SBS"], 2)[1].state_dict())
+    part: Any = saved
+    for key in place[:-1]:
+        part = part[key]
+    part[place[-1]] = value
     _, optimizer = begun(CAST["SBS"], 1)
     before = photograph(optimizer)
     with pytest.raises(error, match=re.escape(message)):

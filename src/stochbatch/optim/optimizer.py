@@ -23,6 +23,7 @@ from stochbatch.optim.shards import check_placements, is_sharded, local, window_
 
 _NUMBERS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 _NUMBERS |= {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
+_LISTS = (list, tuple)
 
 
 class Slot(NamedTuple):
@@ -216,16 +217,13 @@ class CheckedOptimizer(Optimizer):
         if not isinstance(state_dict, dict) or not {"state", "param_groups"} <= state_dict.keys():
             raise ValueError("state_dict must be a dict with 'state' and 'param_groups'")
         groups = state_dict["param_groups"]
-        if not isinstance(groups, list) or not all(
-            isinstance(group, dict) and isinstance(group.get("params"), list) for group in groups
+        if not isinstance(groups, _LISTS) or not all(
+            isinstance(group, dict) and isinstance(group.get("params"), _LISTS) for group in groups
         ):
             raise TypeError("param_groups of a state_dict must be dicts with lists of 'params'")
-        sizes = [len(group["params"]) for group in self.param_groups]
-        saved_sizes = [len(group["params"]) for group in groups]
-        if sizes != saved_sizes:
-            raise ValueError(
-                f"state_dict has parameter groups of sizes {saved_sizes}, this optimizer {sizes}"
-            )
+        sizes, saved = ([len(group["params"]) for group in g] for g in (self.param_groups, groups))
+        if sizes != saved:
+            raise ValueError(f"state_dict has groups of sizes {saved}, this optimizer {sizes}")
         groups = [{**{name: self.defaults[name] for name in self.later}, **g} for g in groups]
         for number, group in enumerate(groups):
             if missing := [name for name in self.defaults if name not in group]:
@@ -235,7 +233,7 @@ class CheckedOptimizer(Optimizer):
                 )
             self._check_options(group)
             names = group.get("param_names", group["params"])
-            if not isinstance(names, list) or len(names) != sizes[number]:
+            if not isinstance(names, _LISTS) or len(names) != sizes[number]:
                 raise ValueError(f"group {number} needs {sizes[number]} param_names, in a list")
         check_agreement(groups, self.whole)
         return groups
@@ -305,7 +303,7 @@ class CheckedOptimizer(Optimizer):
         for group in self.param_groups:
             names = group.get("param_names") or range(number, number + len(group["params"]))
             for name, tensor in zip(names, group["params"], strict=True):
-                kind = group.get("kind") or kind_by_shape(tensor)
+                kind = group["kind"] if "kind" in group else kind_by_shape(tensor)
                 yield Member(number, str(name), kind, tensor, group)
                 number += 1
 

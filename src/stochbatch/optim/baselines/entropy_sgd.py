@@ -103,6 +103,7 @@ class EntropySGD(CheckedOptimizer):
     2017.
     """
 
+    # Nothing skips a step that is not finite: a diverged run must resume as it was.
     slots: ClassVar[Slots] = {STEP: COUNTER, MOMENTUM_BUFFER: Slot(always=False, finite=False)}
     whole = ("L", "seed")
 
