@@ -12,7 +12,7 @@ PIP_INSTALL := $(BIN)/pip install --quiet --no-compile --constraint constraints.
 # makes them wait.
 ONE_THREAD := OMP_NUM_THREADS=1
 
-.PHONY: demo test test-slow test-distributed lint docs bench clean
+.PHONY: demo test test-slow test-distributed test-sanitize lint docs bench clean
 
 $(LAB): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -38,6 +38,9 @@ test-distributed: $(DEV)  ## the tests of several processes: DDP, FSDP2, torchru
 
 test-slow: $(DEV)  ## only the slow tests
 	$(ONE_THREAD) $(BIN)/python -m pytest -m slow
+
+test-sanitize: $(DEV)  ## a minute of random native steps, built with sanitizers (needs GCC)
+	$(ONE_THREAD) $(BIN)/python tools/sanitize.py
 
 lint: $(DEV)
 	$(BIN)/ruff check .

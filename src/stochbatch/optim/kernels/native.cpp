@@ -140,7 +140,7 @@ Sums measure(const float *grad, int64_t n) {
     }
     Sums sums = {0, 0};
     for (; i < n; ++i) {
-      const double d = std::fabs(static_cast<double>(grad[i])) - from;
+      const double d = std::fabs(static_cast<double>(load<float>(grad + i))) - from;
       sums.total += d;
       sums.squares += d * d;
     }
