@@ -75,3 +75,46 @@ def test_a_report_knows_results_and_no_engines() -> None:
     loaded = set(done.stdout.split())
     assert "stochbatch.studies.results" in loaded
     assert not loaded & {f"stochbatch.studies.{name}" for name in engines}
+
+
+FLOORS = (
+    {"coins", "kinds", "shards"},
+    {"pieces"},
+    {"probability"},
+    {"update", "optimizer", "schedules"},
+    {"plan"},
+    {"kernels.fallback"},
+    {"kernels.build", "kernels.compiled"},
+    {"kernels.eager", "kernels.native"},
+    {"kernels"},
+    {"report"},
+    {"sbs"},
+    {"masked", "article", "baselines"},
+)
+"""Modules of ``optim``: each imports only from floors above it."""
+
+
+def floor_of(name: str) -> int:
+    for number, floor in enumerate(FLOORS):
+        if name in floor or name.split(".")[0] in floor - {"kernels"}:
+            return number
+    raise AssertionError(f"optim.{name} is on no floor")
+
+
+def test_within_optim_imports_go_one_way() -> None:
+    folder, wrong = ROOT / "optim", []
+    for path in sorted(folder.rglob("*.py")):
+        name = ".".join(path.relative_to(folder).with_suffix("").parts).removesuffix(".__init__")
+        if name == "__init__":
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.ImportFrom) or not node.module:
+                continue
+            names = [node.module]
+            if node.module in ("stochbatch.optim", "stochbatch.optim.kernels"):
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            for module in names:
+                target = module.removeprefix("stochbatch.optim.")
+                if target != module and floor_of(target) >= floor_of(name):
+                    wrong.append(f"{name} imports {target}")
+    assert wrong == []

@@ -132,7 +132,7 @@ def test_layers_that_are_slow_by_choice_or_not_slow_are_not_named(options: dict)
 
 def test_a_function_may_take_the_place_of_the_warning(caplog: pytest.LogCaptureFixture) -> None:
     optimizer = two_layers()
-    optimizer.on_slow_layers = logging.getLogger("stochbatch").info
+    optimizer.on_slow_layers(logging.getLogger("stochbatch").info)
     with caplog.at_level("INFO", "stochbatch"):
         take(optimizer, 101)
     assert [record.message[:23] for record in caplog.records] == ["Layers that hardly move"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,9 +29,6 @@ from stochbatch.optim.pieces import memory_layout
 from stochbatch.optim.probability import compared, compute_dtype, describe_layers
 from stochbatch.optim.shards import Seats, Shards, Window, local, local_grad
 from stochbatch.optim.update import Scalars
-
-if TYPE_CHECKING:
-    from stochbatch.optim.kernels import Work
 
 GRAD_MEAN = "grad_mean"
 BATCHES = "batches"
@@ -138,8 +135,8 @@ class Plan:
         self._shares = (size * size.new_tensor(copies))[:, None]
         self.found_inf: Tensor | None = None
         """1 if torch's GradScaler has found an inf in this step's gradients: it does not count."""
-        self.work: Work | None = None
-        """Which kernel moves which layer, once it has been decided."""
+        self.work: Any = None
+        """Which kernel moves which layer, once ``kernels`` has decided."""
 
     def record(self, seen: Tensor | None, applies: Tensor | None) -> None:
         """Enter a step that counted into the layers' running means.

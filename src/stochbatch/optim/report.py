@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from stochbatch.optim.kernels.fallback import level_of_caller
-from stochbatch.optim.optimizer import real_view
+from stochbatch.optim.optimizer import CheckedOptimizer, Member, real_view
 from stochbatch.optim.plan import TALLY
 from stochbatch.optim.shards import Shards
-
-if TYPE_CHECKING:
-    from stochbatch.optim.optimizer import Member
-    from stochbatch.optim.sbs import SBS
 
 
 @dataclass(frozen=True)
@@ -85,28 +80,32 @@ class Watch:
     """What an optimizer has seen of its layers: for its reports, and to warn once of slow ones."""
 
     def __init__(self) -> None:
+        self.say: Callable[[str], None] | None = None
+        """What to call with the text of a `SlowLayersWarning` instead of warning."""
         self.steps = 0
         """Taken here, whether they counted or not."""
         self._judged = False
         # Steps, and sums of probabilities, of layers up to the last report.
         self._reported: dict[int, tuple[float, float]] = {}
 
-    def judge(self, optimizer: SBS, only_if_free: bool = False) -> None:
+    def judge(
+        self, optimizer: CheckedOptimizer, shards: Shards, only_if_free: bool = False
+    ) -> None:
         """Warn once, when there are enough steps to judge by, if layers hardly move.
 
         Args:
             optimizer: whose layers.
+            shards: its shards.
             only_if_free: whether to read no tensor on another device than the CPU.
         """
         tallies = _tallies(optimizer)
-        shards = optimizer._plans.shards(optimizer)
         if self._judged or shards:  # of a shard the tally does not tell
             return
         if any(t.is_meta or (only_if_free and not t.is_cpu) for t in tallies.values()):
             return
         self._judge(optimizer, {number: tally.tolist() for number, tally in tallies.items()})
 
-    def _judge(self, optimizer: SBS, tallies: dict[int, list[float]]) -> None:
+    def _judge(self, optimizer: CheckedOptimizer, tallies: dict[int, list[float]]) -> None:
         slow: list[Member] = []
         for member in optimizer._members():
             steps, chance, _ = tallies.get(member.number, (0.0, 0.0, 0.0))
@@ -120,12 +119,12 @@ class Watch:
         if not slow:
             return
         text = slow_layers_text([m.called for m in slow], len(tallies), slow[0].group["lambd"])
-        if optimizer.on_slow_layers is not None:
-            optimizer.on_slow_layers(text)
+        if self.say is not None:
+            self.say(text)
         else:
             warnings.warn(text, SlowLayersWarning, stacklevel=level_of_caller())
 
-    def report(self, optimizer: SBS, shards: Shards) -> LayerReport:
+    def report(self, optimizer: CheckedOptimizer, shards: Shards) -> LayerReport:
         """Return what each layer did since the last report."""
         held = _tallies(optimizer)
         tallies = {number: tally.tolist() for number, tally in held.items()}
@@ -148,7 +147,7 @@ class Watch:
         return LayerReport(rows)
 
 
-def _tallies(optimizer: SBS) -> dict[int, Tensor]:
+def _tallies(optimizer: CheckedOptimizer) -> dict[int, Tensor]:
     """Return the running means of the layers that have any, by the number of the parameter."""
     return {
         member.number: optimizer.state[member.tensor][TALLY]

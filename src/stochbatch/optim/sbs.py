@@ -97,8 +97,6 @@ class SBS(CheckedOptimizer):
     whole = ("compare", "coin", "seed", "skip_nonfinite", "fused")
     later = ("compare", "coin", "maximize", "fused")
     sharded = True
-    on_slow_layers: Callable[[str], None] | None = None
-    """What to call with the text of a `SlowLayersWarning` instead of warning."""
 
     def __init__(
         self,
@@ -188,7 +186,7 @@ class SBS(CheckedOptimizer):
         self._advance()
         self._watch.steps += 1
         if self._watch.steps == JUDGED_STEPS:
-            self._watch.judge(self, only_if_free=True)
+            self._watch.judge(self, self._plans.shards(self), only_if_free=True)
         return loss
 
     def _advance(self) -> None:
@@ -207,6 +205,10 @@ class SBS(CheckedOptimizer):
             sums = plan.shards.total(sums, plan.seats)
         plan.record(*kernels.move(plan, sums))
 
+    def on_slow_layers(self, say: Callable[[str], None]) -> None:
+        """Have ``say`` called with the text of a `SlowLayersWarning` instead of warning."""
+        self._watch.say = say
+
     @property
     def skipped_steps(self) -> int:
         """Number of steps left out for a non-finite gradient (waits for the device)."""
@@ -215,7 +217,7 @@ class SBS(CheckedOptimizer):
     @torch.no_grad()
     def new_epoch(self) -> None:
         """Start an epoch: forget the averaged gradients, not the momentum (Algorithm 2)."""
-        self._watch.judge(self)
+        self._watch.judge(self, self._plans.shards(self))
         for state in self._filled():
             if GRAD_MEAN in state:
                 local(state[GRAD_MEAN]).zero_()

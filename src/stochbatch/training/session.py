@@ -123,7 +123,7 @@ class Session:
         self.trained = ranks.data_parallel(self.forward, self._laid_out(zeros))  # type: ignore[arg-type]
         self.optimizer = trial.build_optimizer(self.network)
         if isinstance(self.optimizer, SBS):
-            self.optimizer.on_slow_layers = logging.getLogger("stochbatch").info
+            self.optimizer.on_slow_layers(logging.getLogger("stochbatch").info)
             if device.type == "cpu":
                 # Not in the background: what eager and native steps report of layers differs in
                 # the sixth digit, and metrics must not depend on when a build ends.
