@@ -9,6 +9,7 @@ checked against one real measurement: a sample of each network on this machine.
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 
 import torch
@@ -25,8 +26,8 @@ Forward = dict[tuple[str, str], int]
 
 CPU = torch.device("cpu")
 DEVICES = (1, 8, 64)
-BYTES_OF_A_LAYER = 40
-"""Five doubles, see ``stochbatch/optim/parts.py``."""
+BYTES_OF_A_LAYER = 24
+"""Three doubles, see ``stochbatch/optim/shards.py``."""
 
 
 def operations(dataset: str, network: str) -> int:
@@ -53,17 +54,20 @@ def sharded_step(
 ) -> tuple[float, float, float, float]:
     """Return bytes and seconds that FSDP2 takes in a step, and those that SBS adds.
 
-    Collectives as rings: each of ``devices - 1`` rounds costs a latency. FSDP2 gathers the
-    weights twice and scatters the gradients once, for each group of parameters.
+    FSDP2 gathers the weights twice and scatters the gradients once, for each group of parameters:
+    as rings, in which each of ``devices - 1`` rounds costs a latency. The small all-reduce of SBS
+    goes up and down a tree.
     """
     rounds = devices - 1
     moved = 3 * 4 * parameters * rounds / devices
-    added = BYTES_OF_A_LAYER * (tensors + 1) * rounds  # one column says which tensors they are
+    # One column says which tensors they are.
+    added = 2 * BYTES_OF_A_LAYER * (tensors + 1)
+    levels = 2 * math.ceil(math.log2(devices))
     return (
         moved,
         moved / bandwidth + 3 * groups * rounds * latency,
         added,
-        added / bandwidth + rounds * latency,
+        levels * (added / 2 / bandwidth + latency),
     )
 
 

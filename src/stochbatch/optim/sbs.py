@@ -8,7 +8,7 @@ from typing import Any, ClassVar, overload
 import torch
 from torch import Tensor
 from torch._compile import _disable_dynamo
-from torch.optim.optimizer import ParamsT
+from torch.optim.optimizer import ParamsT, StateDict
 
 from stochbatch.checks import (
     check_bool,
@@ -19,10 +19,10 @@ from stochbatch.checks import (
 )
 from stochbatch.optim import kernels
 from stochbatch.optim.optimizer import CheckedOptimizer, call_closure, check_lr
-from stochbatch.optim.plan import BATCHES, GRAD_MEAN, SKIPPED_STEPS, SLOTS, Plans
+from stochbatch.optim.plan import BATCHES, GRAD_MEAN, SKIPPED_STEPS, SLOTS, TALLY, Plans
 from stochbatch.optim.probability import Compare, CrossLayer, check_scheme
 from stochbatch.optim.report import JUDGED_STEPS, LayerReport, Watch
-from stochbatch.optim.shards import local
+from stochbatch.optim.shards import is_sharded, local
 from stochbatch.optim.update import COINS, LR_SCALING, Coin, LrScaling
 
 
@@ -169,6 +169,13 @@ class SBS(CheckedOptimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._plans, self._watch = Plans(), Watch()
+
+    def load_state_dict(self, state_dict: StateDict) -> None:
+        """Load what :meth:`state_dict` returned, exactly: all of it, or nothing and an error."""
+        super().load_state_dict(state_dict)
+        for tensor, state in self.state.items():
+            if TALLY in state and is_sharded(tensor):
+                state[TALLY].zero_()  # it is another rank's, or that of another number of ranks
 
     @overload
     def step(self, closure: None = None) -> None: ...
