@@ -149,13 +149,7 @@ class CheckedOptimizer(Optimizer):
         return torch.zeros((), dtype=torch.int64, device="cpu") if counter is None else counter
 
     def _members(self) -> Iterator[Member]:
-        number = 0
-        for group in self.param_groups:
-            names = group.get("param_names") or range(number, number + len(group["params"]))
-            for name, tensor in zip(names, group["params"], strict=True):
-                kind = group.get("kind") or kind_by_shape(tensor)
-                yield Member(number, str(name), kind, tensor, group)
-                number += 1
+        return members_of(self.param_groups)
 
     def _ready(self) -> list[Member]:
         """Return the parameters that have a gradient; a sparse one is refused."""
@@ -200,6 +194,17 @@ class CheckedOptimizer(Optimizer):
     def _shared(self, name: str) -> Tensor | None:
         """Return the tensor that all parameters hold under ``name``, if any has state yet."""
         return next((state[name] for state in self._filled()), None)
+
+
+def members_of(groups: Iterable[dict[str, Any]]) -> Iterator[Member]:
+    """Yield the parameters of an optimizer's groups, in their order."""
+    number = 0
+    for group in groups:
+        names = group.get("param_names") or range(number, number + len(group["params"]))
+        for name, tensor in zip(names, group["params"], strict=True):
+            kind = group.get("kind") or kind_by_shape(tensor)
+            yield Member(number, str(name), kind, tensor, group)
+            number += 1
 
 
 def rate_of(group: Mapping[str, Any]) -> float | Tensor:

@@ -1,0 +1,485 @@
+"""``Masked``: the coin around any optimizer of torch."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+from torch._compile import _disable_dynamo
+from torch.optim.optimizer import Optimizer, StateDict
+
+from stochbatch.checks import check_bool, check_choice, check_seed
+from stochbatch.optim.checked import Member, call_closure, check_members, members_of
+from stochbatch.optim.coins import stream_keys, stream_roots, uniform_at
+from stochbatch.optim.kinds import check_kind
+from stochbatch.optim.pieces import ElementIndex, pieces
+from stochbatch.optim.probability import (
+    CrossLayer,
+    Scores,
+    accumulation_dtype,
+    add_up,
+    check_scheme,
+    compute_dtype,
+    describe_layers,
+    layer_scores,
+    measured,
+    probability,
+)
+from stochbatch.optim.shards import local, local_grad, window_of
+from stochbatch.optim.slots import real_grad, real_view
+
+Coin = Literal["scalar", "tensor", "none"]
+Compare = Literal["kind", "type", "all"]
+Exclude = Iterable[Tensor] | Callable[[str, Tensor], bool]
+
+STEPS = "masked_steps"
+"""Key of the step counter in a parameter's state. It is an int: torch casts every loaded tensor
+to the parameter's dtype, and bfloat16 counts to 256."""
+
+_REFUSED = {
+    "moves several times in one step": ("LBFGS",),
+    "keeps weights in its state, which a mask does not reach": (
+        "ASGD",
+        "AccSGD",
+        "EntropySGD",
+        "Lookahead",
+        "ScheduleFree",
+    ),
+    "has coins of its own": ("Masked", "SBS", "AlternatingSGD"),
+}
+"""Why a base cannot be masked, and parts of the names of such classes (or of their parents)."""
+
+
+class _Held(NamedTuple):
+    """A masked parameter, held while the base moves it."""
+
+    member: Member
+    weight: Tensor
+    """What it was before; NaN where its coin came up, if the base's weight is then final."""
+    chance: Tensor | float | None
+    """The update probability, where the move is scaled."""
+
+
+class _Turn(NamedTuple):
+    """One step, from the moment its gradients are known."""
+
+    number: int
+    counts: bool
+    ready: list[Member]
+    held: list[_Held]
+
+
+def _of_base(name: str) -> Any:
+    """Return a property that is the base's attribute of this name."""
+
+    def get(self: Masked) -> Any:
+        return getattr(self.base, name)
+
+    def put(self: Masked, value: Any) -> None:
+        setattr(self.base, name, value)
+
+    def delete(self: Masked) -> None:
+        delattr(self.base, name)
+
+    return property(get, put, delete)
+
+
+class Masked(Optimizer):
+    r"""The coin around any optimizer: a weight that is not drawn in a step stays where it was.
+
+    Let :math:`b_j` be where the base would take the weight :math:`w_j` of parameter :math:`i` in
+    step :math:`t`. With uniforms :math:`u` of :func:`stochbatch.uniform`,
+
+    .. math::
+        \chi_j &= 1 \text{ if } u(\text{seed}, t, i)_j < p_j \text{, else } 0 \\
+        w_j &\leftarrow b_j \text{ if } \chi_j \text{, else } w_j
+
+    and with ``rescale`` :math:`w_j + (b_j - w_j) / p_j` in place of :math:`b_j`. The weight is
+    selected, never multiplied: it has the base's bits or its old ones, and a NaN does not reach
+    a resting weight. The base's state (momentum, second moments) advances in every step. Masks
+    are a function of seed, step and position: they agree on all ranks, whole or sharded (DDP,
+    FSDP2), and continue after a resume.
+
+    It shares ``param_groups``, ``state`` and ``defaults`` with the base: give schedulers,
+    clipping, ``GradScaler`` and checkpoints this optimizer as you would give them the base, and
+    call only its ``step``.
+
+    Args:
+        base: an optimizer, constructed. Refused are LBFGS, optimizers that keep weights in their
+            state (ASGD, Lookahead, schedule-free ones) and those with coins of their own.
+        probability: a number in (0, 1], or None for the adaptive probability of
+            :func:`stochbatch.update_probability`. With 1 this is the base, bit for bit.
+        alpha: weight of a scalar's gradient size within its layer (if adaptive).
+        lambd: weight of the layer's score among the layers it is compared with (if adaptive).
+        cross_layer: the layer's score: ``"total"``, ``"mean"`` or ``"weighted"`` (if adaptive).
+        compare: which layers are compared: those of one ``"kind"``, of one ``"type"`` (scale
+            and shift of norms together), or ``"all"`` (if adaptive). A group's ``kind`` is that
+            of its layers, otherwise the kind follows from the number of dimensions.
+        coin: ``"scalar"``: every scalar has its own number :math:`u_j`. ``"tensor"``: all
+            scalars of a tensor share the number ``uniform(seed, step, index, ())``, so with a
+            fixed probability a tensor moves as a whole or not at all. ``"none"``: no coin, the
+            base's whole move is scaled by :math:`p_j` (the control).
+        rescale: divide the move by :math:`p_j`.
+        exclude: parameters that are left to the base and to no comparison: an iterable of
+            parameters, or a function of name and parameter that returns True for them. (Names
+            come from named parameters, else a parameter is called by its index.) Groups with
+            ``"masked": False`` are left out too. An index counts all parameters, also these.
+        seed: seed of the coins, in [0, 2**64). Parameter k of two wrappers with one seed has the
+            same coins: give each wrapper a seed of its own.
+
+    The mask takes the whole move, so decoupled weight decay (AdamW) shrinks with the probability:
+    at 1/2 a weight decays in every other step on average. The step counter is kept in each
+    parameter's state, as ``masked_steps``. A step holds one copy of the masked parameters (a
+    second one, of the probabilities, if they are adaptive and the move is scaled).
+
+    Example:
+        >>> import torch, stochbatch
+        >>> model = torch.nn.Linear(4, 2)
+        >>> base = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        >>> optimizer = stochbatch.Masked(base, probability=0.5)
+        >>> model(torch.ones(8, 4)).square().mean().backward()
+        >>> optimizer.step()
+        >>> optimizer.zero_grad()
+        >>> optimizer.steps
+        1
+
+    Reference: Nakamura, Soatto, Hong 2020 (the probability); Lin et al., "Learning rate dropout",
+    arXiv 1912.00144, 2019 (a fixed probability).
+    """
+
+    def __init__(
+        self,
+        base: Optimizer,
+        *,
+        probability: float | None = 0.5,
+        alpha: float = 0.1,
+        lambd: float = -4.0,
+        cross_layer: CrossLayer = "total",
+        compare: Compare = "kind",
+        coin: Coin = "scalar",
+        rescale: bool = False,
+        exclude: Exclude | None = None,
+        seed: int = 0,
+    ) -> None:
+        _check_base(base)
+        options = {
+            "probability": probability,
+            "alpha": alpha,
+            "lambd": lambd,
+            "cross_layer": cross_layer,
+            "compare": compare,
+            "coin": coin,
+            "rescale": rescale,
+            "exclude": _excluded(exclude),
+            "seed": seed,
+        }
+        check_scheme(options)
+        check_choice("compare", compare, get_args(Compare))
+        check_choice("coin", coin, get_args(Coin))
+        check_bool("rescale", rescale)
+        check_seed(seed)
+        for group in base.param_groups:
+            check_members(group["params"], "Masked", sharded=True)
+        self.__setstate__({"base": base, "_options": options})
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"base": self.base, "_options": self._options}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.base: Optimizer = state["base"]
+        self._options: dict[str, Any] = state["_options"]
+        self._optimizer_step_pre_hooks = OrderedDict()
+        self._optimizer_step_post_hooks = OrderedDict()
+        self._patch_step_function()
+
+    param_groups = _of_base("param_groups")
+    state = _of_base("state")
+    defaults = _of_base("defaults")
+    _optimizer_state_dict_pre_hooks = _of_base("_optimizer_state_dict_pre_hooks")
+    _optimizer_state_dict_post_hooks = _of_base("_optimizer_state_dict_post_hooks")
+    _optimizer_load_state_dict_pre_hooks = _of_base("_optimizer_load_state_dict_pre_hooks")
+    _optimizer_load_state_dict_post_hooks = _of_base("_optimizer_load_state_dict_post_hooks")
+    # What GradScaler asks of an optimizer with a fused step, and tells it.
+    _step_supports_amp_scaling = _of_base("_step_supports_amp_scaling")
+    grad_scale = _of_base("grad_scale")
+    found_inf = _of_base("found_inf")
+
+    def state_dict(self) -> StateDict:
+        """Return the base's ``state_dict``; its ``state`` has the step counter too."""
+        return self.base.state_dict()
+
+    def load_state_dict(self, state_dict: StateDict) -> None:
+        """Load what :meth:`state_dict` returned, as the base does."""
+        self.base.load_state_dict(state_dict)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Reset the gradients of all parameters."""
+        self.base.zero_grad(set_to_none)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters to the base."""
+        self.base.add_param_group(param_group)
+        try:
+            check_members(self.param_groups[-1]["params"], "Masked", sharded=True)
+        except (TypeError, ValueError):
+            self.param_groups.pop()
+            raise
+
+    @property
+    def steps(self) -> int:
+        """Number of steps that counted; the next step's number."""
+        states = (self.state.get(member.tensor, {}) for member in members_of(self.param_groups))
+        return max((state.get(STEPS, 0) for state in states), default=0)
+
+    @_disable_dynamo
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Take one step; ``closure``, if given, is evaluated by the base."""
+        turn: _Turn | None = None
+
+        def evaluate() -> float | None:
+            nonlocal turn
+            loss = call_closure(closure)
+            turn = turn or self._begin()  # a base that evaluates twice has moved by then
+            return loss
+
+        if closure is None:
+            turn = self._begin()
+            loss: float | None = self.base.step()
+        else:
+            loss = self.base.step(evaluate)  # type: ignore[arg-type]
+        if turn is not None:
+            self._end(turn)
+        return loss
+
+    def _begin(self) -> _Turn:
+        """Decide about a step whose gradients are known, and hold the masked parameters."""
+        members = list(members_of(self.param_groups))
+        ready = [member for member in members if member.tensor.grad is not None]
+        found_inf = getattr(self.base, "found_inf", None)
+        counts = bool(ready) and not _is_dummy(ready)
+        counts = counts and (found_inf is None or not bool(found_inf))
+        turn = _Turn(self.steps, counts, ready, [])
+        if counts and self._options["probability"] != 1:
+            masked = [member for member in ready if self._masks(member)]
+            scores = self._scores(masked) if self._options["probability"] is None else None
+            for place, member in enumerate(masked):
+                own = scores and Scores(*(vector[place] for vector in scores))
+                turn.held.append(self._hold(member, own, turn.number))
+        return turn
+
+    def _masks(self, member: Member) -> bool:
+        if not member.tensor.numel() or not member.group.get("masked", True):
+            return False
+        exclude = self._options["exclude"]
+        if callable(exclude):
+            return not exclude(member.name, member.tensor)
+        return all(member.tensor is not tensor for tensor in exclude)
+
+    def _scores(self, members: Sequence[Member]) -> Scores | None:
+        """Return what the adaptive probabilities of these layers are made from."""
+        if not members:
+            return None
+        options = self._options
+        for member in members:
+            check_kind(member.kind)
+        grads = [_grad(member) for member in members]
+        layers = describe_layers(
+            grads,
+            [real_view(member.tensor).numel() for member in members],
+            _compared([member.kind for member in members], options["compare"]),
+            [options["alpha"]] * len(members),
+            [options["lambd"]] * len(members),
+            [options["cross_layer"]] * len(members),
+        )
+        return layer_scores(measured(_grad_sums(members, layers.size), layers.size), layers)
+
+    def _hold(self, member: Member, scores: Scores | None, number: int) -> _Held:
+        """Keep what a parameter needs after the base's step: its old weights, or some of them."""
+        weight, options = _here(member.tensor), self._options
+        dtype = compute_dtype(weight.dtype)
+        grads = [] if scores is None else [_grad(member)]
+        own = () if scores is None else tuple(s.to(weight.device) for s in scores.in_dtype(dtype))
+        if options["rescale"] or options["coin"] == "none":
+            chance: Tensor | float | None = options["probability"]
+            if chance is None:
+                chance = torch.empty_like(weight, dtype=dtype)
+                for piece in pieces([chance, *grads]):
+                    piece.tensors[0].copy_(probability(piece.tensors[1].to(dtype), *own))
+            return _Held(member, weight.clone(), chance)
+        # The base may change gradients in place (SGD with nesterov and foreach does), so coins
+        # fall now; NaN marks those that came up, so that no second tensor has to.
+        kept = torch.empty_like(weight)
+        for uniforms, (old, now, *grad) in self._draw(member, number, kept, weight, *grads):
+            chances = probability(grad[0].to(dtype), *own) if grad else options["probability"]
+            old.copy_(torch.where(uniforms < chances, torch.nan, now))
+        return _Held(member, kept, None)
+
+    def _end(self, turn: _Turn) -> None:
+        """Select or scale what the base has moved, and count the step."""
+        for held in turn.held:
+            self._settle(held, turn.number)
+        moved = {member.tensor for member in turn.ready}
+        for member in members_of(self.param_groups):
+            # A base makes the state of a parameter with its first gradient, and only if there is
+            # nothing in it yet.
+            if member.tensor in moved or STEPS in self.state.get(member.tensor, ()):
+                self.state[member.tensor][STEPS] = turn.number + turn.counts
+
+    def _settle(self, held: _Held, number: int) -> None:
+        weight, dtype = _here(held.member.tensor), compute_dtype(held.weight.dtype)
+        if held.chance is None:
+            for piece in pieces([weight, held.weight]):
+                new, old = piece.tensors
+                new.copy_(torch.where(old.isnan(), new, old))
+            return
+        given = [held.chance] if isinstance(held.chance, Tensor) else []
+        for uniforms, (new, old, *own) in self._draw(
+            held.member, number, weight, held.weight, *given
+        ):
+            p = own[0] if own else held.chance
+            factor = p if self._options["coin"] == "none" else 1.0
+            factor = factor / p if self._options["rescale"] else factor
+            # Not old + factor * (new - old): this is new to the last bit where the factor is 1.
+            scaled = torch.lerp(old.to(dtype), new.to(dtype), factor)
+            new.copy_(torch.where(uniforms < p, scaled, old))
+
+    def _draw(
+        self, member: Member, number: int, *tensors: Tensor
+    ) -> Iterator[tuple[Tensor, tuple[Tensor, ...]]]:
+        """Yield the uniforms of a parameter piece by piece, with the pieces of these tensors."""
+        device, coin = tensors[0].device, self._options["coin"]
+        index = ElementIndex(device)
+        parameter = torch.full((), member.number, device=device)
+        step = torch.full((), number, dtype=torch.int64, device=device)
+        for piece in pieces(tensors, window_of(member.tensor)):
+            if coin == "none":  # smaller than any probability
+                yield torch.zeros((), device=device), piece.tensors
+                continue
+            low = torch.zeros((), dtype=torch.int32, device=device)
+            block = 0
+            if coin == "scalar":
+                low, block = index.low(piece), index.block(piece)
+            first, second = stream_keys(stream_roots(self._options["seed"], parameter, block), step)
+            yield uniform_at(low, first, second, torch.float32), piece.tensors
+
+
+def _here(tensor: Tensor) -> Tensor:
+    """Return what is here of a parameter, as real numbers."""
+    return real_view(local(tensor))
+
+
+def _grad(member: Member) -> Tensor:
+    """Return what is here of a parameter's gradient, as real numbers."""
+    grad = member.tensor.grad
+    assert grad is not None, "only parameters with a gradient are ready"
+    if grad.layout != torch.strided:
+        raise RuntimeError(
+            f"an adaptive probability needs dense gradients, parameter {member.name} has a sparse "
+            "one: exclude it, make its layer with sparse=False, or give a probability"
+        )
+    return real_grad(local_grad(member.tensor, grad))
+
+
+def _is_dummy(ready: Sequence[Member]) -> bool:
+    """Whether all rates and all gradients are zero, on all ranks.
+
+    ``torch.distributed.checkpoint`` takes such a step to make an optimizer allocate its state.
+    """
+    for member in ready:
+        lr = member.group.get("lr")
+        if isinstance(lr, Tensor) and not lr.is_cpu:
+            return False  # to know it would be to wait for the device
+        if lr != 0 or member.tensor.grad.layout != torch.strided:  # type: ignore[union-attr]
+            return False
+    device = _here(ready[0].tensor).device
+    like = torch.zeros((), dtype=accumulation_dtype(device), device=device)
+    return not bool(_grad_sums(ready, like)[0].any())
+
+
+def _grad_sums(members: Sequence[Member], like: Tensor) -> Tensor:
+    """Return [2, layers]: sum and squared deviations of |g| over whole tensors, on all ranks.
+
+    Shards are added up over the ranks of their mesh: one all-reduce for all of them.
+    """
+    grads = [_grad(member) for member in members]
+    sums = add_up(grads, like)
+    meshes: dict[Any, list[int]] = {}
+    for place, member in enumerate(members):
+        if window_of(member.tensor) is not None:
+            meshes.setdefault(member.tensor.device_mesh, []).append(place)  # type: ignore[attr-defined]
+    for mesh, places in meshes.items():
+        tensors: list[Any] = [members[place].tensor for place in places]
+        count, size, copies = sums.new_tensor(
+            [
+                [max(grads[place].numel(), 1) for place in places],
+                [tensor.numel() for tensor in tensors],
+                [_copies(tensor) for tensor in tensors],
+            ]
+        )
+        total, squares = sums[:, places]
+        # Squares about zero can be added; deviations from the means of shards cannot.
+        message = torch.stack((total, squares + total * total / count)) / copies
+        for group in _groups(mesh):
+            torch.distributed.all_reduce(message, group=group)
+        total, squares = message
+        sums[:, places] = torch.stack((total, (squares - total * total / size).clamp(min=0)))
+    return sums
+
+
+def _copies(tensor: Any) -> int:
+    """Return how many ranks hold the same shard of a tensor."""
+    pairs = zip(tensor.placements, tensor.device_mesh.shape, strict=True)
+    return math.prod(size for placement, size in pairs if placement.is_replicate())
+
+
+def _groups(mesh: Any) -> list[Any]:
+    """Return groups of ranks that, one after the other, reach all ranks of a mesh."""
+    if mesh.size() == torch.distributed.get_world_size():
+        return [torch.distributed.group.WORLD]
+    return [mesh.get_group(axis) for axis in range(mesh.ndim)]
+
+
+def _compared(kinds: Sequence[str], compare: str) -> list[str]:
+    """Return kinds such that the layers to compare have the same one."""
+    if compare == "all":
+        return ["other"] * len(kinds)
+    if compare == "type":
+        return ["norm_weight" if kind == "norm_bias" else kind for kind in kinds]
+    return list(kinds)
+
+
+def _check_base(base: object) -> None:
+    """Raise unless an optimizer's moves can be masked."""
+    if not isinstance(base, Optimizer):
+        given = f"the class {base.__name__}" if isinstance(base, type) else type(base).__name__
+        raise TypeError(f"base must be an optimizer, constructed, got {given}")
+    owner = type(base).__name__
+    names = [kind.__name__ for kind in type(base).__mro__]
+    for reason, parts in _REFUSED.items():
+        if any(part in name for part in parts for name in names):
+            raise TypeError(f"Masked cannot wrap {owner}: it {reason}")
+    if hasattr(base, "train") and hasattr(base, "eval"):  # schedule-free, by another name
+        raise TypeError(
+            f"Masked cannot wrap {owner}: it has weights of its own for training and evaluation"
+        )
+
+
+def _excluded(exclude: Any) -> tuple[Tensor, ...] | Callable[[str, Tensor], bool]:
+    """Return the parameters that are excluded, or the function that says so."""
+    if exclude is None:
+        return ()
+    if isinstance(exclude, Iterable) and not isinstance(exclude, Tensor):
+        chosen = tuple(exclude)
+        if all(isinstance(tensor, Tensor) for tensor in chosen):
+            return chosen
+    elif callable(exclude) and not isinstance(exclude, torch.nn.Module):
+        return exclude  # type: ignore[no-any-return]
+    raise TypeError(
+        "exclude must be an iterable of parameters or a function (name, parameter) -> bool, "
+        f"got {type(exclude).__name__}"
+    )
