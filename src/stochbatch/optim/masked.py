@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
@@ -40,24 +41,33 @@ STEPS = "masked_steps"
 """Key of the step counter in a parameter's state. It is an int: torch casts every loaded tensor
 to the parameter's dtype, and bfloat16 counts to 256."""
 
+_KEEPS_WEIGHTS = "keeps weights in its state, which a mask does not reach"
 _REFUSED = {
-    "moves several times in one step": ("LBFGS",),
-    "keeps weights in its state, which a mask does not reach": (
-        "ASGD",
-        "AccSGD",
-        "EntropySGD",
-        "Lookahead",
-        "ScheduleFree",
-    ),
-    "has coins of its own": ("Masked", "SBS", "AlternatingSGD"),
+    "LBFGS": "moves several times in one step",
+    "SBS": "has coins of its own",
+    "AlternatingSGD": "has coins of its own",
+    "Masked": "has coins of its own",
+    **dict.fromkeys(("ASGD", "AccSGD", "EntropySGD", "Lookahead", "ScheduleFree"), _KEEPS_WEIGHTS),
 }
-"""Why a base cannot be masked, and parts of the names of such classes (or of their parents)."""
+"""Why an optimizer cannot be masked, by a part of the name of its class or of a parent's."""
+
+
+_element_index = cache(ElementIndex)
+
+
+class _Coins(NamedTuple):
+    """What a parameter's uniforms of one step are made from."""
+
+    member: Member
+    step: int
+    keys: Tensor
+    """Of its first 2**32 elements."""
 
 
 class _Held(NamedTuple):
     """A masked parameter, held while the base moves it."""
 
-    member: Member
+    coins: _Coins
     weight: Tensor
     """What it was before; NaN where its coin came up, if the base's weight is then final."""
     chance: Tensor | float | None
@@ -174,7 +184,7 @@ class Masked(Optimizer):
             "compare": compare,
             "coin": coin,
             "rescale": rescale,
-            "exclude": _excluded(exclude),
+            "exclude": _excluded(() if exclude is None else exclude),
             "seed": seed,
         }
         check_scheme(options)
@@ -258,71 +268,80 @@ class Masked(Optimizer):
 
     def _begin(self) -> _Turn:
         """Decide about a step whose gradients are known, and hold the masked parameters."""
-        members = list(members_of(self.param_groups))
-        ready = [member for member in members if member.tensor.grad is not None]
-        found_inf = getattr(self.base, "found_inf", None)
-        counts = bool(ready) and not _is_dummy(ready)
-        counts = counts and (found_inf is None or not bool(found_inf))
-        turn = _Turn(self.steps, counts, ready, [])
-        if counts and self._options["probability"] != 1:
+        ready = [m for m in members_of(self.param_groups) if m.tensor.grad is not None]
+        found_inf = getattr(self.base, "found_inf", None)  # GradScaler's word to a fused base
+        skipped = found_inf is not None and bool(found_inf)
+        turn = _Turn(self.steps, bool(ready) and not skipped and not _is_dummy(ready), ready, [])
+        if turn.counts and self._options["probability"] != 1:
             masked = [member for member in ready if self._masks(member)]
-            scores = self._scores(masked) if self._options["probability"] is None else None
-            for place, member in enumerate(masked):
-                own = scores and Scores(*(vector[place] for vector in scores))
-                turn.held.append(self._hold(member, own, turn.number))
+            coins = self._coins(masked, turn.number)
+            turn.held.extend(map(self._hold, coins, self._scores(masked)))
         return turn
 
     def _masks(self, member: Member) -> bool:
+        exclude = self._options["exclude"]
         if not member.tensor.numel() or not member.group.get("masked", True):
             return False
-        exclude = self._options["exclude"]
         if callable(exclude):
             return not exclude(member.name, member.tensor)
-        return all(member.tensor is not tensor for tensor in exclude)
+        return member.tensor not in exclude
 
-    def _scores(self, members: Sequence[Member]) -> Scores | None:
-        """Return what the adaptive probabilities of these layers are made from."""
+    def _coins(self, members: Sequence[Member], step: int) -> list[_Coins]:
         if not members:
-            return None
-        options = self._options
+            return []
+        device = _here(members[0].tensor).device
+        indices = torch.tensor([member.number for member in members], device=device)
+        roots = stream_roots(self._options["seed"], indices)
+        keys = stream_keys(roots, torch.full((), step, dtype=torch.int64, device=device))
+        return [_Coins(*each) for each in zip(members, [step] * len(members), keys.T, strict=True)]
+
+    def _scores(self, members: Sequence[Member]) -> list[Scores | None]:
+        """Return what each layer's probabilities are made from; None if they are fixed."""
+        options, count = self._options, len(members)
+        if options["probability"] is not None or not members:
+            return [None] * count
         for member in members:
             check_kind(member.kind)
-        grads = [_grad(member) for member in members]
         layers = describe_layers(
-            grads,
+            [_grad(member) for member in members],
             [real_view(member.tensor).numel() for member in members],
             _compared([member.kind for member in members], options["compare"]),
-            [options["alpha"]] * len(members),
-            [options["lambd"]] * len(members),
-            [options["cross_layer"]] * len(members),
+            [options["alpha"]] * count,
+            [options["lambd"]] * count,
+            [options["cross_layer"]] * count,
         )
-        return layer_scores(measured(_grad_sums(members, layers.size), layers.size), layers)
+        scores = layer_scores(measured(_grad_sums(members, layers.size), layers.size), layers)
+        return [Scores(*(vector[place] for vector in scores)) for place in range(count)]
 
-    def _hold(self, member: Member, scores: Scores | None, number: int) -> _Held:
-        """Keep what a parameter needs after the base's step: its old weights, or some of them."""
-        weight, options = _here(member.tensor), self._options
+    def _hold(self, coins: _Coins, scores: Scores | None) -> _Held:
+        """Keep what is needed of a parameter when the base has moved it."""
+        weight, chance = _here(coins.member.tensor), self._options["probability"]
         dtype = compute_dtype(weight.dtype)
-        grads = [] if scores is None else [_grad(member)]
-        own = () if scores is None else tuple(s.to(weight.device) for s in scores.in_dtype(dtype))
-        if options["rescale"] or options["coin"] == "none":
-            chance: Tensor | float | None = options["probability"]
-            if chance is None:
+
+        def chances(grad: Tensor) -> Tensor:
+            assert scores is not None, "there is no gradient where the probability is fixed"
+            own = (vector.to(grad.device) for vector in scores.in_dtype(dtype))
+            return probability(grad.to(dtype), *own)
+
+        grads = [] if scores is None else [_grad(coins.member)]
+        if self._options["rescale"] or self._options["coin"] == "none":
+            if scores is not None:
                 chance = torch.empty_like(weight, dtype=dtype)
                 for piece in pieces([chance, *grads]):
-                    piece.tensors[0].copy_(probability(piece.tensors[1].to(dtype), *own))
-            return _Held(member, weight.clone(), chance)
-        # The base may change gradients in place (SGD with nesterov and foreach does), so coins
-        # fall now; NaN marks those that came up, so that no second tensor has to.
+                    piece.tensors[0].copy_(chances(piece.tensors[1]))
+            return _Held(coins, weight.clone(), chance)
+        # The base may change gradients (SGD with foreach and nesterov does), so coins fall now.
+        # NaN marks where they came up: what came up and what was before is then one tensor.
         kept = torch.empty_like(weight)
-        for uniforms, (old, now, *grad) in self._draw(member, number, kept, weight, *grads):
-            chances = probability(grad[0].to(dtype), *own) if grad else options["probability"]
-            old.copy_(torch.where(uniforms < chances, torch.nan, now))
-        return _Held(member, kept, None)
+        for uniforms, (old, now, *grad) in self._draw(coins, kept, weight, *grads):
+            came_up = uniforms < (chances(*grad) if grad else chance)
+            old.copy_(torch.where(came_up, torch.nan, now))
+        return _Held(coins, kept, None)
 
     def _end(self, turn: _Turn) -> None:
         """Select or scale what the base has moved, and count the step."""
         for held in turn.held:
-            self._settle(held, turn.number)
+            self._settle(*held)
         moved = {member.tensor for member in turn.ready}
         for member in members_of(self.param_groups):
             # A base makes the state of a parameter with its first gradient, and only if there is
@@ -330,42 +349,37 @@ class Masked(Optimizer):
             if member.tensor in moved or STEPS in self.state.get(member.tensor, ()):
                 self.state[member.tensor][STEPS] = turn.number + turn.counts
 
-    def _settle(self, held: _Held, number: int) -> None:
-        weight, dtype = _here(held.member.tensor), compute_dtype(held.weight.dtype)
-        if held.chance is None:
-            for piece in pieces([weight, held.weight]):
+    def _settle(self, coins: _Coins, kept: Tensor, chance: Tensor | float | None) -> None:
+        weight, dtype = _here(coins.member.tensor), compute_dtype(kept.dtype)
+        if chance is None:
+            for piece in pieces([weight, kept]):
                 new, old = piece.tensors
                 new.copy_(torch.where(old.isnan(), new, old))
             return
-        given = [held.chance] if isinstance(held.chance, Tensor) else []
-        for uniforms, (new, old, *own) in self._draw(
-            held.member, number, weight, held.weight, *given
-        ):
-            p = own[0] if own else held.chance
+        given = [chance] if isinstance(chance, Tensor) else []
+        for uniforms, (new, old, *own) in self._draw(coins, weight, kept, *given):
+            p = own[0] if own else chance
             factor = p if self._options["coin"] == "none" else 1.0
             factor = factor / p if self._options["rescale"] else factor
-            # Not old + factor * (new - old): this is new to the last bit where the factor is 1.
+            # lerp, not old + factor * (new - old), is new to the last bit where the factor is 1
             scaled = torch.lerp(old.to(dtype), new.to(dtype), factor)
             new.copy_(torch.where(uniforms < p, scaled, old))
 
-    def _draw(
-        self, member: Member, number: int, *tensors: Tensor
-    ) -> Iterator[tuple[Tensor, tuple[Tensor, ...]]]:
+    def _draw(self, coins: _Coins, *tensors: Tensor) -> Iterator[tuple[Tensor, tuple[Tensor, ...]]]:
         """Yield the uniforms of a parameter piece by piece, with the pieces of these tensors."""
-        device, coin = tensors[0].device, self._options["coin"]
-        index = ElementIndex(device)
-        parameter = torch.full((), member.number, device=device)
-        step = torch.full((), number, dtype=torch.int64, device=device)
-        for piece in pieces(tensors, window_of(member.tensor)):
-            if coin == "none":  # smaller than any probability
-                yield torch.zeros((), device=device), piece.tensors
+        device, index = tensors[0].device, _element_index(tensors[0].device)
+        for piece in pieces(tensors, window_of(coins.member.tensor)):
+            keys, low = coins.keys.to(device), torch.zeros((), dtype=torch.int32, device=device)
+            if self._options["coin"] == "none":
+                yield low, piece.tensors  # below any probability
                 continue
-            low = torch.zeros((), dtype=torch.int32, device=device)
-            block = 0
-            if coin == "scalar":
+            if self._options["coin"] == "scalar":
                 low, block = index.low(piece), index.block(piece)
-            first, second = stream_keys(stream_roots(self._options["seed"], parameter, block), step)
-            yield uniform_at(low, first, second, torch.float32), piece.tensors
+                if block:
+                    number = torch.tensor(coins.member.number, device=device)
+                    roots = stream_roots(self._options["seed"], number, block)
+                    keys = stream_keys(roots, torch.tensor(coins.step, device=device))
+            yield uniform_at(low, keys[0], keys[1], torch.float32), piece.tensors
 
 
 def _here(tensor: Tensor) -> Tensor:
@@ -454,27 +468,22 @@ def _compared(kinds: Sequence[str], compare: str) -> list[str]:
 
 
 def _check_base(base: object) -> None:
-    """Raise unless an optimizer's moves can be masked."""
+    """Raise unless this is an optimizer whose moves can be masked."""
     if not isinstance(base, Optimizer):
         given = f"the class {base.__name__}" if isinstance(base, type) else type(base).__name__
         raise TypeError(f"base must be an optimizer, constructed, got {given}")
-    owner = type(base).__name__
-    names = [kind.__name__ for kind in type(base).__mro__]
-    for reason, parts in _REFUSED.items():
-        if any(part in name for part in parts for name in names):
-            raise TypeError(f"Masked cannot wrap {owner}: it {reason}")
-    if hasattr(base, "train") and hasattr(base, "eval"):  # schedule-free, by another name
-        raise TypeError(
-            f"Masked cannot wrap {owner}: it has weights of its own for training and evaluation"
-        )
+    names = " ".join(kind.__name__ for kind in type(base).__mro__)
+    reason = next((reason for part, reason in _REFUSED.items() if part in names), None)
+    if reason is None and hasattr(base, "train") and hasattr(base, "eval"):
+        reason = _KEEPS_WEIGHTS  # schedule-free, by another name
+    if reason is not None:
+        raise TypeError(f"Masked cannot wrap {type(base).__name__}: it {reason}")
 
 
-def _excluded(exclude: Any) -> tuple[Tensor, ...] | Callable[[str, Tensor], bool]:
-    """Return the parameters that are excluded, or the function that says so."""
-    if exclude is None:
-        return ()
+def _excluded(exclude: Any) -> Callable[[str, Tensor], bool] | frozenset[Tensor]:
+    """Return the function that says what is excluded, or the parameters that are."""
     if isinstance(exclude, Iterable) and not isinstance(exclude, Tensor):
-        chosen = tuple(exclude)
+        chosen = frozenset(exclude)
         if all(isinstance(tensor, Tensor) for tensor in chosen):
             return chosen
     elif callable(exclude) and not isinstance(exclude, torch.nn.Module):
