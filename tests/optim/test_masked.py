@@ -392,6 +392,18 @@ def test_a_parameter_whose_first_gradient_comes_late_has_the_coins_of_that_step(
     assert [optimizer.state[p][STEPS] for p in params] == [4, 4]
 
 
+def test_a_step_of_excluded_parameters_alone_counts() -> None:
+    params = [nn.Parameter(numbers(seed, (100,))) for seed in range(2)]
+    optimizer = Masked(SGD(params, lr=0.1), exclude=params[:1])
+    params[0].grad = torch.ones(100)
+    optimizer.step()
+    assert optimizer.steps == 1
+    old = params[1].detach().clone()
+    params[1].grad = torch.ones(100)
+    optimizer.step()
+    assert torch.equal(params[1] != old, uniform(0, 1, 1, (100,)) < 0.5)
+
+
 @pytest.mark.parametrize("lr", [0.1, torch.tensor(0.1)])
 @pytest.mark.parametrize("name", ["SGD", "AdamW"])
 def test_a_checkpoint_librarys_dummy_step_does_not_count(name: str, lr: float | Tensor) -> None:
@@ -556,6 +568,50 @@ def test_a_closure_is_called_once_by_the_base() -> None:
     for one, two in zip(run(True), run(False), strict=True):
         assert torch.equal(one, two)
     assert len(calls) == 6
+
+
+def test_a_base_that_evaluates_twice_is_masked_from_where_it_began() -> None:
+    class Ascending(SGD):
+        """Takes the gradient at a point further up (as SAM does)."""
+
+        def step(self, closure: Callable[[], Any]) -> Any:
+            loss = closure()
+            params = [p for group in self.param_groups for p in group["params"]]
+            moves = [0.1 * p.grad for p in params]
+            torch._foreach_add_(params, moves)
+            closure()
+            torch._foreach_sub_(params, moves)
+            super().step()
+            return loss
+
+    p = nn.Parameter(numbers(0, (200,)))
+    old = p.detach().clone()
+    optimizer = Masked(Ascending([p], lr=0.1))
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = p.square().sum()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure) == old.square().sum()
+    came_up = uniform(0, 0, 0, (200,)) < 0.5
+    assert torch.equal(p != old, came_up)
+    assert optimizer.steps == 1
+
+
+def test_a_base_may_put_new_data_in_place() -> None:
+    class Replacing(SGD):
+        def step(self, closure: None = None) -> None:
+            for p in self.param_groups[0]["params"]:
+                p.data = p.data - p.grad
+
+    p = nn.Parameter(numbers(0, (200,)))
+    old = p.detach().clone()
+    optimizer = Masked(Replacing([p]))
+    p.grad = torch.ones(200)
+    optimizer.step()
+    assert torch.equal(p, torch.where(uniform(0, 0, 0, (200,)) < 0.5, old - 1, old))
 
 
 def test_hooks_of_steps_see_the_wrapper_and_masked_weights() -> None:

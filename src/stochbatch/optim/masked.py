@@ -102,49 +102,47 @@ class Masked(Optimizer):
     r"""The coin around any optimizer: a weight that is not drawn in a step stays where it was.
 
     Let :math:`b_j` be where the base would take the weight :math:`w_j` of parameter :math:`i` in
-    step :math:`t`. With uniforms :math:`u` of :func:`stochbatch.uniform`,
+    step :math:`t`. With the numbers :math:`u` of :func:`stochbatch.uniform`,
 
     .. math::
         \chi_j &= 1 \text{ if } u(\text{seed}, t, i)_j < p_j \text{, else } 0 \\
         w_j &\leftarrow b_j \text{ if } \chi_j \text{, else } w_j
 
-    and with ``rescale`` :math:`w_j + (b_j - w_j) / p_j` in place of :math:`b_j`. The weight is
+    and with ``rescale`` :math:`w_j + (b_j - w_j) / p_j` in place of :math:`b_j`. A weight is
     selected, never multiplied: it has the base's bits or its old ones, and a NaN does not reach
     a resting weight. The base's state (momentum, second moments) advances in every step. Masks
     are a function of seed, step and position: they agree on all ranks, whole or sharded (DDP,
     FSDP2), and continue after a resume.
 
-    It shares ``param_groups``, ``state`` and ``defaults`` with the base: give schedulers,
-    clipping, ``GradScaler`` and checkpoints this optimizer as you would give them the base, and
-    call only its ``step``.
+    ``param_groups``, ``state`` and ``defaults`` are the base's. Give this optimizer to
+    schedulers, clipping, ``GradScaler`` and checkpoints as you would give them the base, and
+    call only its ``step``. The step counter is ``masked_steps`` in each parameter's state. A
+    step holds one extra copy of the masked parameters, and where the probability is adaptive and
+    the move is scaled, their probabilities too. The mask takes the whole move: decoupled weight
+    decay, as in AdamW, shrinks with the probability.
 
     Args:
-        base: an optimizer, constructed. Refused are LBFGS, optimizers that keep weights in their
-            state (ASGD, Lookahead, schedule-free ones) and those with coins of their own.
+        base: an optimizer, constructed. LBFGS is refused, and so are optimizers that keep weights
+            in their state (ASGD, Lookahead, schedule-free ones) or have coins of their own.
         probability: a number in (0, 1], or None for the adaptive probability of
             :func:`stochbatch.update_probability`. With 1 this is the base, bit for bit.
-        alpha: weight of a scalar's gradient size within its layer (if adaptive).
-        lambd: weight of the layer's score among the layers it is compared with (if adaptive).
-        cross_layer: the layer's score: ``"total"``, ``"mean"`` or ``"weighted"`` (if adaptive).
-        compare: which layers are compared: those of one ``"kind"``, of one ``"type"`` (scale
-            and shift of norms together), or ``"all"`` (if adaptive). A group's ``kind`` is that
-            of its layers, otherwise the kind follows from the number of dimensions.
-        coin: ``"scalar"``: every scalar has its own number :math:`u_j`. ``"tensor"``: all
-            scalars of a tensor share the number ``uniform(seed, step, index, ())``, so with a
-            fixed probability a tensor moves as a whole or not at all. ``"none"``: no coin, the
-            base's whole move is scaled by :math:`p_j` (the control).
+        alpha: weight of a scalar's gradient size within its layer.
+        lambd: weight of the layer's score among the layers it is compared with.
+        cross_layer: the layer's score: ``"total"``, ``"mean"`` or ``"weighted"``.
+        compare: the layers that are compared: those of one ``"kind"``, of one ``"type"`` (scale
+            and shift of norms together), or ``"all"``. The kind comes from the group, or else
+            from the number of dimensions, as for :class:`stochbatch.SBS`.
+        coin: ``"scalar"``: a number :math:`u_j` for every scalar. ``"tensor"``: one for all
+            scalars of a tensor, ``uniform(seed, step, index, ())``; with a fixed probability a
+            tensor then moves as a whole or not at all. ``"none"``: the base's whole move, decay
+            included, is scaled by :math:`p_j` (the control).
         rescale: divide the move by :math:`p_j`.
-        exclude: parameters that are left to the base and to no comparison: an iterable of
-            parameters, or a function of name and parameter that returns True for them. (Names
-            come from named parameters, else a parameter is called by its index.) Groups with
-            ``"masked": False`` are left out too. An index counts all parameters, also these.
-        seed: seed of the coins, in [0, 2**64). Parameter k of two wrappers with one seed has the
-            same coins: give each wrapper a seed of its own.
-
-    The mask takes the whole move, so decoupled weight decay (AdamW) shrinks with the probability:
-    at 1/2 a weight decays in every other step on average. The step counter is kept in each
-    parameter's state, as ``masked_steps``. A step holds one copy of the masked parameters (a
-    second one, of the probabilities, if they are adaptive and the move is scaled).
+        exclude: parameters that are left to the base, out of every comparison: an iterable of
+            parameters, or a function (name, parameter) that returns True for them. A parameter
+            without a name is called by its index. Groups with ``"masked": False`` are left out
+            too. All parameters have an index, also these.
+        seed: seed of the coins, in [0, 2**64). Two wrappers need two seeds, or parameter k of
+            both has the same coins.
 
     Example:
         >>> import torch, stochbatch
@@ -157,8 +155,8 @@ class Masked(Optimizer):
         >>> optimizer.steps
         1
 
-    Reference: Nakamura, Soatto, Hong 2020 (the probability); Lin et al., "Learning rate dropout",
-    arXiv 1912.00144, 2019 (a fixed probability).
+    Reference: Nakamura, Soatto, Hong 2020 for the adaptive probability; Lin et al., "Learning
+    rate dropout", 2019, for a fixed one.
     """
 
     def __init__(
