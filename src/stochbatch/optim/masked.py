@@ -85,17 +85,11 @@ class _Turn(NamedTuple):
 
 def _of_base(name: str) -> Any:
     """Return a property that is the base's attribute of this name."""
-
-    def get(self: Masked) -> Any:
-        return getattr(self.base, name)
-
-    def put(self: Masked, value: Any) -> None:
-        setattr(self.base, name, value)
-
-    def delete(self: Masked) -> None:
-        delattr(self.base, name)
-
-    return property(get, put, delete)
+    return property(
+        lambda self: getattr(self.base, name),
+        lambda self, value: setattr(self.base, name, value),
+        lambda self: delattr(self.base, name),
+    )
 
 
 class Masked(Optimizer):
@@ -267,7 +261,9 @@ class Masked(Optimizer):
     def _begin(self) -> _Turn:
         """Decide about a step whose gradients are known, and hold the masked parameters."""
         ready = [m for m in members_of(self.param_groups) if m.tensor.grad is not None]
-        found_inf = getattr(self.base, "found_inf", None)  # GradScaler's word to a fused base
+        # What GradScaler tells a fused base: to read it is to wait for the device, as GradScaler
+        # itself does for any other base.
+        found_inf = getattr(self.base, "found_inf", None)
         skipped = found_inf is not None and bool(found_inf)
         turn = _Turn(self.steps, bool(ready) and not skipped and not _is_dummy(ready), ready, [])
         if turn.counts and self._options["probability"] != 1:
