@@ -110,10 +110,11 @@ class Masked(Optimizer):
 
     ``param_groups``, ``state`` and ``defaults`` are the base's. Give this optimizer to
     schedulers, clipping, ``GradScaler`` and checkpoints as you would give them the base, and
-    call only its ``step``. The step counter is ``masked_steps`` in each parameter's state. A
-    step holds one extra copy of the masked parameters, and where the probability is adaptive and
-    the move is scaled, their probabilities too. The mask takes the whole move: decoupled weight
-    decay, as in AdamW, shrinks with the probability.
+    call only its ``step``. The step counter is ``masked_steps`` in each parameter's state, an
+    int on the host: a CUDA graph cannot replay a step. A step holds one extra copy of the masked
+    parameters, and where the probability is adaptive and the move is scaled, their probabilities
+    too. The mask takes the whole move: decoupled weight decay, as in AdamW, shrinks with the
+    probability.
 
     Args:
         base: an optimizer, constructed. LBFGS is refused, and so are optimizers that keep weights
@@ -325,7 +326,8 @@ class Masked(Optimizer):
                     piece.tensors[0].copy_(chances(piece.tensors[1]))
             return _Held(coins, weight.clone(), chance)
         # The base may change gradients (SGD with foreach and nesterov does), so coins fall now.
-        # NaN marks where they came up: what came up and what was before is then one tensor.
+        # NaN marks where they came up, so that one tensor holds the mask and the old weights. (A
+        # weight that is NaN already is NaN after any move too.)
         kept = torch.empty_like(weight)
         for uniforms, (old, now, *grad) in self._draw(coins, kept, weight, *grads):
             came_up = uniforms < (chances(*grad) if grad else chance)
