@@ -6,6 +6,7 @@ from stochbatch.optim.baselines.alternating import AlternatingSGD
 from stochbatch.optim.baselines.entropy_sgd import EntropySGD
 from stochbatch.optim.coins import uniform
 from stochbatch.optim.kinds import KINDS, param_groups
+from stochbatch.optim.masked import Masked
 from stochbatch.optim.probability import update_probability
 from stochbatch.optim.report import LayerReport, LayerRow, SlowLayersWarning
 from stochbatch.optim.sbs import SBS
@@ -20,6 +21,7 @@ __all__ = [
     "ExactSBS",
     "LayerReport",
     "LayerRow",
+    "Masked",
     "SigmoidLR",
     "SlowLayersWarning",
     "param_groups",

@@ -8,7 +8,7 @@ anything changes, and comes back in the dtype of its slot.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, zip_longest
 from typing import Any, ClassVar, NamedTuple
 
@@ -148,31 +148,13 @@ class CheckedOptimizer(Optimizer):
         group = self.param_groups[-1]
         try:
             for tensor in group["params"]:
-                self._check_member(tensor)
+                check_member(tensor, type(self).__name__, self.sharded)
             self._check_options(group)
             self._check_sense(group)
             check_agreement(self.param_groups, self.whole)
         except (TypeError, ValueError):
             self.param_groups.pop()
             raise
-
-    def _check_member(self, tensor: Any) -> None:
-        """Raise if a parameter cannot be moved."""
-        owner = type(self).__name__
-        if is_sharded(tensor):
-            if not self.sharded:
-                raise TypeError(f"{owner} cannot move sharded parameters (DTensor), SBS can")
-            check_placements(tensor, owner)
-        if getattr(tensor, "_is_flat_param", False) or getattr(tensor, "_fsdp_flattened", False):
-            raise TypeError(
-                f"{owner} needs parameters as they are, FullyShardedDataParallel flattens them: "
-                "use torch.distributed.fsdp.fully_shard"
-            )
-        if hasattr(tensor, "_in_backward_optimizers"):
-            raise TypeError(
-                f"{owner} needs all parameters in one step, apply_optimizer_in_backward gives "
-                "each an optimizer of its own: call step() after the backward pass"
-            )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -299,20 +281,15 @@ class CheckedOptimizer(Optimizer):
         return torch.zeros((), dtype=torch.int64, device="cpu") if counter is None else counter
 
     def _members(self) -> Iterator[Member]:
-        number = 0
-        for group in self.param_groups:
-            names = group.get("param_names") or range(number, number + len(group["params"]))
-            for name, tensor in zip(names, group["params"], strict=True):
-                kind = group["kind"] if "kind" in group else kind_by_shape(tensor)
-                yield Member(number, str(name), kind, tensor, group)
-                number += 1
+        return members_of(self.param_groups)
 
     def _ready(self) -> list[Member]:
         """Return the parameters that have a gradient; a sparse one is refused."""
         ready = [member for member in self._members() if member.tensor.grad is not None]
         for member in ready:
             if hasattr(member.tensor, "_in_backward_optimizers"):
-                self._check_member(member.tensor)  # torch marks it after making the optimizer
+                # torch marks it after making the optimizer
+                check_member(member.tensor, type(self).__name__, self.sharded)
             if member.tensor.grad.layout != torch.strided:  # type: ignore[union-attr]
                 raise RuntimeError(
                     f"{type(self).__name__} needs dense gradients, parameter {member.name} "
@@ -349,6 +326,35 @@ class CheckedOptimizer(Optimizer):
     def _shared(self, name: str) -> Tensor | None:
         """Return the tensor that all parameters hold under ``name``, if any has state yet."""
         return next((state[name] for state in self._filled()), None)
+
+
+def members_of(groups: Iterable[dict[str, Any]]) -> Iterator[Member]:
+    """Yield the parameters of an optimizer's groups, in their order."""
+    number = 0
+    for group in groups:
+        names = group.get("param_names") or range(number, number + len(group["params"]))
+        for name, tensor in zip(names, group["params"], strict=True):
+            kind = group.get("kind") or kind_by_shape(tensor)
+            yield Member(number, str(name), kind, tensor, group)
+            number += 1
+
+
+def check_member(tensor: Any, owner: str, sharded: bool) -> None:
+    """Raise if an optimizer of the name ``owner`` cannot move a parameter."""
+    if is_sharded(tensor):
+        if not sharded:
+            raise TypeError(f"{owner} cannot move sharded parameters (DTensor), SBS can")
+        check_placements(tensor, owner)
+    if getattr(tensor, "_is_flat_param", False) or getattr(tensor, "_fsdp_flattened", False):
+        raise TypeError(
+            f"{owner} needs parameters as they are, FullyShardedDataParallel flattens them: "
+            "use torch.distributed.fsdp.fully_shard"
+        )
+    if hasattr(tensor, "_in_backward_optimizers"):
+        raise TypeError(
+            f"{owner} needs all parameters in one step, apply_optimizer_in_backward gives "
+            "each an optimizer of its own: call step() after the backward pass"
+        )
 
 
 def real_view(tensor: Tensor) -> Tensor:
