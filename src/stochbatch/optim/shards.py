@@ -167,8 +167,6 @@ class Shards:
         self._last: Seats | None = None
         if self._sharded:
             self._mesh, self._groups = _everyone(list(self._sharded.values()))
-            holders = [tensor.device_mesh.size() for tensor in self._sharded.values()]
-            self._holders = torch.tensor(holders, dtype=torch.float64, device="cpu")
             shapes = [(kind, tuple(t.shape)) for kind, t in zip(kinds, tensors, strict=True)]
             # 20 bits: sums of its square over some thousand ranks are exact.
             self._fingerprint = zlib.crc32(repr(shapes).encode()) >> 12
@@ -181,8 +179,11 @@ class Shards:
         tensor = self._sharded.get(index)
         if tensor is None:
             return 1
-        pairs = zip(tensor.placements, tensor.device_mesh.shape, strict=True)
-        return math.prod(size for placement, size in pairs if placement.is_replicate())
+        mesh = tensor.device_mesh
+        pairs = zip(tensor.placements, mesh.shape, strict=True)
+        copies = math.prod(size for placement, size in pairs if placement.is_replicate())
+        # On a smaller mesh than others, a parameter lies on several such meshes side by side.
+        return int(copies * self._mesh.size() // mesh.size())
 
     def seats(self, indices: Sequence[int], counts: Sequence[int], like: Tensor) -> Seats:
         """Return where the layers of a step stand in a message.
@@ -254,7 +255,7 @@ class Shards:
     def _alike(self, message: Tensor) -> Tensor:
         """Return whether of every parameter all of its ranks have a gradient, or none."""
         present = message[PRESENT, :-1]
-        return ((present == 0) | (present == self._holders.to(present))).all()
+        return ((present == 0) | (present == message[PRESENT, -1])).all()
 
     def _check(self, message: Tensor) -> None:
         """Raise, on all ranks alike, if they do not step with the same parameters."""

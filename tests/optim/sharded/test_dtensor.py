@@ -366,7 +366,7 @@ def _without_looking() -> tuple[str, list[int], bool]:
 
 def test_who_does_not_look_does_not_move_either(two: Processes) -> None:
     (said, *first), (silent, *second) = two.run(_without_looking)
-    assert "some processes have no gradient where others have one" in said
+    assert "some ranks have no gradient where others have one" in said
     assert silent == ""
     assert first == [[2, 0], True]
     assert second == [[2, 1], True]
