@@ -3,6 +3,7 @@ it is steered as SGD is, a step that must not count does not count, no step wait
 
 import contextlib
 import copy
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -329,3 +330,28 @@ def test_a_gradient_of_another_shape_is_refused(fused: bool | None) -> None:
         optimizer.step()
     assert not weight.any()
     assert not optimizer.state
+
+
+def test_an_optimizer_keeps_no_gradient_alive() -> None:
+    for fused in (False, None):
+        weight = nn.Parameter(torch.ones(40))
+        optimizer = SBS([weight], fused=fused)
+        for _ in range(2):
+            weight.grad = torch.ones(40)
+            gone = weakref.ref(weight.grad)
+            optimizer.step()
+            optimizer.zero_grad()
+            assert gone() is None
+
+
+def test_state_that_was_replaced_is_freed() -> None:
+    weight = nn.Parameter(torch.ones(40))
+    optimizer = SBS([weight])
+    for dtype in (torch.float64, torch.float32):
+        weight.grad = torch.ones_like(weight)
+        optimizer.step()
+        gone = weakref.ref(optimizer.state[weight]["grad_mean"])
+        weight.data = weight.data.to(dtype)
+        weight.grad = torch.ones_like(weight)
+        optimizer.step()
+        assert gone() is None

@@ -138,6 +138,16 @@ class Plan:
         self.work: Any = None
         """Which kernel moves which layer, once ``kernels`` has decided."""
 
+    def is_current(self, states: Mapping[Tensor, dict[str, Tensor]]) -> bool:
+        """Return whether the layers' memory is still in the state: otherwise it can be freed."""
+        for layer in self.layers:
+            state = states.get(layer.member.tensor, {})
+            names = (GRAD_MEAN, BATCHES, MOMENTUM_BUFFER)
+            for name, held in zip(names, layer.scalars[1:], strict=True):
+                if held is not None and (name not in state or local(state[name]) is not held):
+                    return False
+        return True
+
     def record(self, seen: Tensor | None, applies: Tensor | None) -> None:
         """Enter a step that counted into the layers' running means.
 
@@ -186,8 +196,8 @@ class Plans:
             plan = self._known.get(key)
             if plan is None:
                 plan = _build(optimizer, self.shards(optimizer))
-                if len(self._known) >= KEPT:
-                    self._known.clear()
+                known = {k: p for k, p in self._known.items() if p.is_current(optimizer.state)}
+                self._known = {} if len(known) >= KEPT else known
                 # Its state has been completed: it goes by a new stamp.
                 stamp, params, grads = _look(optimizer.param_groups, optimizer.state)
                 if plan is not None:

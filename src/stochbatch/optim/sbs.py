@@ -207,10 +207,13 @@ class SBS(CheckedOptimizer):
             return
         if scale is not None:
             torch._foreach_div_(plan.grads, scale)
-        sums = kernels.measure(plan)
-        if sums is not None:
-            sums = plan.shards.total(sums, plan.seats)
-        plan.record(*kernels.move(plan, sums))
+        try:
+            sums = kernels.measure(plan)
+            if sums is not None:
+                sums = plan.shards.total(sums, plan.seats)
+            plan.record(*kernels.move(plan, sums))
+        finally:
+            plan.grads = []  # their memory is not ours to keep
 
     def on_slow_layers(self, say: Callable[[str], None]) -> None:
         """Have ``say`` called with the text of a `SlowLayersWarning` instead of warning."""

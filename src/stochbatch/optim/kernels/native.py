@@ -83,6 +83,10 @@ class Rows:
     def __init__(self, plan: Plan, places: list[int]) -> None:
         self._places, self._whole = places, len(places) == len(plan.layers)
         self._weights = [plan.layers[place].weight for place in places]
+        # Strides are in the stamp of the plan.
+        self._copied = [
+            plan.grads[place].stride() != plan.layers[place].weight.stride() for place in places
+        ]
         groups = {id(layer.group): layer.group for layer in plan.layers}
         self._groups = list(groups.values())
         numbers = {key: number for number, key in enumerate(groups)}
@@ -102,16 +106,16 @@ class Rows:
                 self._memory[_MEMORY * place + field] = address
 
     def _find(self, plan: Plan) -> list[Tensor]:
-        """Enter where the gradients are; return them, to be kept alive until the step is over."""
-        kept = []
-        for place, weight in zip(self._places, self._weights, strict=True):
-            grad = plan.grads[place]
+        """Enter where the gradients are; return copies, to be kept until the step is over."""
+        kept, memory, grads = [], self._memory, plan.grads
+        for place, weight, copied in zip(self._places, self._weights, self._copied, strict=True):
+            grad = grads[place]
             address = grad.data_ptr()  # 0 if forward-mode differentiation left no memory
-            if not address or grad.stride() != weight.stride() or grad.is_neg():
+            if copied or not address or grad.is_neg():
                 grad = torch.empty_like(weight).copy_(grad)
                 address = grad.data_ptr()
-            self._memory[_MEMORY * place + 1] = address
-            kept.append(grad)
+                kept.append(grad)
+            memory[_MEMORY * place + 1] = address
         return kept
 
     def measure(self, plan: Plan) -> Tensor:
