@@ -306,3 +306,16 @@ def test_unknown_state_is_left_as_torch_loads_it() -> None:
     assert loaded["note"] == {"a": [3]}
     del loaded["ema"], loaded["note"]
     assert same_state(trained, optimizer)
+
+
+@pytest.mark.parametrize("missing", [("batches",), ("grad_mean",), ("grad_mean", "batches")])
+def test_averages_and_counts_come_together(missing: tuple[str, ...]) -> None:
+    weight = torch.nn.Parameter(torch.ones(3))
+    weight.grad = torch.ones(3)
+    optimizer = SBS([weight])
+    optimizer.step()
+    saved = optimizer.state_dict()
+    saved["state"] = {0: {n: v for n, v in saved["state"][0].items() if n not in missing}}
+    with pytest.raises(ValueError, match="state_dict is not one of SBS"):
+        optimizer.load_state_dict(saved)
+    assert optimizer.steps == 1

@@ -355,3 +355,37 @@ def test_state_that_was_replaced_is_freed() -> None:
         weight.grad = torch.ones_like(weight)
         optimizer.step()
         assert gone() is None
+
+
+def test_a_group_that_was_replaced_gives_its_own_rate() -> None:
+    weight = nn.Parameter(torch.ones(9))
+    optimizer = SBS([weight], lr=1.0, probability=1.0)
+    weight.grad = torch.ones(9)
+    optimizer.step()
+    optimizer.param_groups[0] = {**optimizer.param_groups[0], "lr": 0.0}
+    optimizer.step()
+    assert torch.equal(weight, torch.zeros(9))
+
+
+@pytest.mark.parametrize(
+    "edit", [{"coin": "tensor"}, {"probability": 2.0}, {"compare": "x"}, {"cross_layer": "x"}]
+)
+def test_options_that_were_edited_are_checked(edit: dict) -> None:
+    weight = nn.Parameter(torch.ones(9))
+    optimizer = SBS([weight])
+    weight.grad = torch.ones(9)
+    optimizer.step()
+    optimizer.param_groups[0].update(edit)
+    before = weight.detach().clone()
+    with pytest.raises(ValueError, match=f"{next(iter(edit))} must be"):
+        optimizer.step()
+    assert torch.equal(weight, before)
+
+
+def test_who_is_told_of_slow_layers_stays_so_after_loading() -> None:
+    weight = nn.Parameter(torch.ones(9))
+    optimizer = SBS([weight])
+    said: list[str] = []
+    optimizer.on_slow_layers(said.append)
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert optimizer._watch.say == said.append

@@ -38,7 +38,7 @@ from stochbatch.optim.probability import (
     probability,
     sums_of,
 )
-from stochbatch.optim.shards import Shards, local, local_grad, window_of
+from stochbatch.optim.shards import KnownShards, Shards, local, local_grad, window_of
 
 Coin = Literal["scalar", "tensor", "none"]
 Exclude = Iterable[Tensor] | Callable[[str, Tensor], bool]
@@ -200,6 +200,7 @@ class Masked(Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.base: Optimizer = state["base"]
         self._options: dict[str, Any] = state["_options"]
+        self._known = KnownShards()
         self._optimizer_step_pre_hooks = OrderedDict()
         self._optimizer_step_post_hooks = OrderedDict()
         self._patch_step_function()
@@ -272,7 +273,13 @@ class Masked(Optimizer):
         # itself does for any other base.
         found_inf = getattr(self.base, "found_inf", None)
         skipped = found_inf is not None and bool(found_inf)
-        turn = _Turn(self.steps, bool(ready) and not skipped and not _is_dummy(ready), ready, [])
+        shards = self._shards()
+        if not ready and _rates_are_zero(self.param_groups):
+            shards.listen()  # as the others look whether their gradients are zero too
+        counts = bool(ready) and not skipped and not _is_dummy(ready, shards)
+        if not ready and self._options["probability"] is None:
+            shards.listen()
+        turn = _Turn(self.steps, counts, ready, [])
         if turn.counts and self._options["probability"] != 1:
             masked = [member for member in ready if self._masks(member)]
             coins = self._coins(masked, turn.number)
@@ -287,6 +294,10 @@ class Masked(Optimizer):
             return not exclude(member.name, member.tensor)
         return member.tensor not in exclude
 
+    def _shards(self) -> Shards:
+        members = list(members_of(self.param_groups))
+        return self._known.of([m.tensor for m in members], [m.kind for m in members])
+
     def _coins(self, members: Sequence[Member], step: int) -> list[_Coins]:
         if not members:
             return []
@@ -299,8 +310,11 @@ class Masked(Optimizer):
     def _scores(self, members: Sequence[Member]) -> list[Scores | None]:
         """Return what each layer's probabilities are made from; None if they are fixed."""
         options, count = self._options, len(members)
-        if options["probability"] is not None or not members:
+        if options["probability"] is not None:
             return [None] * count
+        if not members:
+            self._shards().listen()
+            return []
         for member in members:
             check_kind(member.kind)
         layers = describe_layers(
@@ -311,7 +325,9 @@ class Masked(Optimizer):
             [options["lambd"]] * count,
             [options["cross_layer"]] * count,
         )
-        scores = layer_scores(measured(_grad_sums(members, layers.size), layers.size), layers)
+        scores = layer_scores(
+            measured(_grad_sums(members, layers.size, self._shards()), layers.size), layers
+        )
         return [Scores(*(vector[place] for vector in scores)) for place in range(count)]
 
     def _hold(self, coins: _Coins, scores: Scores | None) -> _Held:
@@ -401,31 +417,34 @@ def _grad(member: Member) -> Tensor:
     return real_grad(local_grad(member.tensor, grad))
 
 
-def _is_dummy(ready: Sequence[Member]) -> bool:
+def _rates_are_zero(groups: Sequence[dict[str, Any]]) -> bool:
+    for lr in (group.get("lr") for group in groups):
+        if (isinstance(lr, Tensor) and not lr.is_cpu) or lr != 0:  # to read it would be to wait
+            return False
+    return True
+
+
+def _is_dummy(ready: Sequence[Member], shards: Shards) -> bool:
     """Whether all rates and all gradients are zero, on all ranks.
 
     ``torch.distributed.checkpoint`` takes such a step to make an optimizer allocate its state.
     """
-    for member in ready:
-        lr = member.group.get("lr")
-        if isinstance(lr, Tensor) and not lr.is_cpu:
-            return False  # to know it would be to wait for the device
-        if lr != 0 or member.tensor.grad.layout != torch.strided:  # type: ignore[union-attr]
-            return False
+    layouts = {member.tensor.grad.layout for member in ready if member.tensor.grad is not None}
+    if not _rates_are_zero([member.group for member in ready]) or layouts != {torch.strided}:
+        return False
     device = _here(ready[0].tensor).device
     like = torch.zeros((), dtype=accumulation_dtype(device), device=device)
-    return not bool(_grad_sums(ready, like)[0].any())
+    return not bool(_grad_sums(ready, like, shards)[0].any())
 
 
-def _grad_sums(members: Sequence[Member], like: Tensor) -> Tensor:
+def _grad_sums(members: Sequence[Member], like: Tensor, shards: Shards) -> Tensor:
     """Return [2, layers]: sum and squared deviations of |g| over whole tensors, on all ranks."""
     grads = [_grad(member) for member in members]
     sums = torch.stack([sums_of(grad).to(like) for grad in grads], dim=1)
-    shards = Shards([member.tensor for member in members], [member.kind for member in members])
     if not shards:
         return sums
     counts = [grad.numel() for grad in grads]
-    return shards.total(sums, shards.seats(range(len(members)), counts, sums))
+    return shards.total(sums, shards.seats([m.number for m in members], counts, sums))
 
 
 def _check_base(base: object) -> None:

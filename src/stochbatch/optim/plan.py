@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from stochbatch.checks import check_agreement
 from stochbatch.optim.coins import stream_roots
 from stochbatch.optim.optimizer import (
     STEP,
@@ -27,7 +28,7 @@ from stochbatch.optim.optimizer import (
 )
 from stochbatch.optim.pieces import memory_layout
 from stochbatch.optim.probability import compared, compute_dtype, describe_layers
-from stochbatch.optim.shards import Seats, Shards, Window, local, local_grad
+from stochbatch.optim.shards import KnownShards, Seats, Shards, Window, local, local_grad
 from stochbatch.optim.update import Scalars
 
 GRAD_MEAN = "grad_mean"
@@ -92,7 +93,6 @@ class Plan:
 
     Args:
         layers: with their states complete.
-        grads: their gradients in this step.
         filled: places of these layers among all parameters that have a gradient.
         step: number of steps that counted.
         skipped: number of steps that were skipped.
@@ -102,17 +102,20 @@ class Plan:
     def __init__(
         self,
         layers: list[Layer],
-        grads: list[Tensor],
         filled: list[int],
         step: Tensor,
         skipped: Tensor,
         shards: Shards,
     ) -> None:
-        self.layers, self.filled, self.grads = layers, filled, grads
+        self.layers, self.filled = layers, filled
         self.step, self.skipped, self.shards = step, skipped, shards
+        self.grads: list[Tensor] = []
+        """Of the step under way, in the layers' order."""
         self.direct = filled == list(range(len(filled))) and all(
-            layer.member.tensor is layer.weight and grad is layer.member.tensor.grad
-            for layer, grad in zip(layers, grads, strict=True)
+            type(layer.member.tensor) in _PLAIN
+            and type(layer.member.tensor.grad) is Tensor
+            and not layer.member.tensor.is_complex()
+            for layer in layers
         )
         """Whether gradients are used as they are found."""
         groups = [layer.group for layer in layers]
@@ -121,7 +124,7 @@ class Plan:
         kinds = [layer.member.kind for layer in layers]
         self.classes = compared(kinds, self.options["compare"])
         self.facts = describe_layers(
-            grads,
+            [layer.weight for layer in layers],
             [layer.size for layer in layers],
             self.classes,
             *([group[name] for group in groups] for name in ("alpha", "lambd", "cross_layer")),
@@ -133,6 +136,11 @@ class Plan:
         self.seats: Seats | None = shards.seats(indices, counts, size) if shards else None
         copies = [shards.copies(index) for index in indices]
         self._shares = (size * size.new_tensor(copies))[:, None]
+        self._fixed = [
+            (place, layer.group["probability"] * _share(layer, copies[place]))
+            for place, layer in enumerate(layers)
+            if layer.group["probability"] is not None
+        ]
         self.found_inf: Tensor | None = None
         """1 if torch's GradScaler has found an inf in this step's gradients: it does not count."""
         self.work: Any = None
@@ -161,14 +169,17 @@ class Plan:
         tallies = [layer.tally for layer in self.layers]
         tally = torch.stack([each.to(seen.device) for each in tallies])
         observed = (seen.to(self._shares) / self._shares).to(seen.device, tally.dtype)
-        for row, layer in zip(observed, self.layers, strict=True):
-            if layer.group["probability"] is not None:  # known, not summed up
-                share = 1.0 if layer.window is None else layer.weight.numel() / layer.size
-                row[0].fill_(layer.group["probability"] * share)
+        for place, probability in self._fixed:  # known, not summed up
+            observed[place, 0].fill_(probability)
         steps = tally[:, :1] + 1
         means = tally[:, 1:] + (observed - tally[:, 1:]) / steps
         after = torch.where(applies.to(seen.device), torch.cat((steps, means), dim=1), tally)
         torch._foreach_copy_(tallies, list(after.unbind()))
+
+
+def _share(layer: Layer, copies: int) -> float:
+    """Return how much of a layer is here, so that all ranks together have 1."""
+    return 1.0 if layer.window is None else layer.weight.numel() / (layer.size * copies)
 
 
 class Plans:
@@ -178,14 +189,12 @@ class Plans:
         self._stamp: list[object] | None = None
         self._plan: Plan | None = None
         self._known: dict[Any, Plan] = {}
-        self._shards: Shards | None = None
+        self._shards = KnownShards()
 
     def shards(self, optimizer: CheckedOptimizer) -> Shards:
         """Return the optimizer's shards."""
-        if self._shards is None:
-            members = list(optimizer._members())
-            self._shards = Shards([m.tensor for m in members], [m.kind for m in members])
-        return self._shards
+        members = list(optimizer._members())
+        return self._shards.of([m.tensor for m in members], [m.kind for m in members])
 
     def current(self, optimizer: CheckedOptimizer) -> Plan | None:
         """Return the plan of this step, with its gradients; None if there is none to take."""
@@ -195,8 +204,13 @@ class Plans:
             key = tuple(stamp)
             plan = self._known.get(key)
             if plan is None:
-                plan = _build(optimizer, self.shards(optimizer))
-                known = {k: p for k, p in self._known.items() if p.is_current(optimizer.state)}
+                shards = self.shards(optimizer)
+                plan = _build(optimizer, shards)
+                known = {
+                    key: kept
+                    for key, kept in self._known.items()
+                    if kept.shards is shards and kept.is_current(optimizer.state)
+                }
                 self._known = {} if len(known) >= KEPT else known
                 # Its state has been completed: it goes by a new stamp.
                 stamp, params, grads = _look(optimizer.param_groups, optimizer.state)
@@ -225,7 +239,7 @@ def _look(
     step = skipped = None
     for group in groups:
         momentum = group["momentum"] != 0
-        stamp += (momentum, group.get("kind"), _stamped(group))
+        stamp += (id(group), momentum, group.get("kind"), _stamped(group))
         names = (GRAD_MEAN, BATCHES, MOMENTUM_BUFFER) if momentum else (GRAD_MEAN, BATCHES)
         for param in group["params"]:
             grad = param.grad
@@ -242,12 +256,14 @@ def _look(
                     param.stride(),
                     param.dtype,
                     grad.untyped_storage().nbytes(),
+                    grad.storage_offset(),
                     grad.shape,
                     grad.stride(),
                     grad.dtype,
                 )
             else:
-                stamp += (_facts(param), _facts(grad))
+                # Not where a gradient lies: that may change in every step.
+                stamp += (_where(param), _facts(param), _facts(grad))
             state = states.get(param)
             if not state or STEP not in state:
                 stamp.append(None)
@@ -257,9 +273,10 @@ def _look(
                 if held is None:
                     stamp.append(None)
                 elif type(held) is Tensor:
-                    stamp += (held.data_ptr(), held.untyped_storage().nbytes(), held.shape)
+                    stamp += (id(held), held.data_ptr(), held.untyped_storage().nbytes())
+                    stamp.append(held.shape)
                 else:
-                    stamp.append(_facts(held))
+                    stamp += (id(held), _where(held), _facts(held))
             if (held := state.get(TALLY)) is not None:
                 stamp.append(held.data_ptr())
             if state[STEP] is not step or state.get(SKIPPED_STEPS) is not skipped:
@@ -271,13 +288,20 @@ def _look(
 
 
 def _facts(tensor: Tensor) -> tuple[object, ...]:
-    """Return what identifies a tensor that is not plain: subclasses, DTensor, sparse ones."""
+    """Return what a tensor is that is not plain: a subclass, a DTensor, a sparse one."""
     shard = local(tensor)
-    where: object = id(tensor)
-    if type(shard) is Tensor and shard.layout is torch.strided:
-        where = (shard.data_ptr(), shard.untyped_storage().nbytes(), shard.stride())
+    more: tuple[object, ...] = ()
+    if type(shard) in _PLAIN and shard.layout is torch.strided:
+        more = (shard.stride(), shard.storage_offset(), shard.untyped_storage().nbytes())
     placements = getattr(tensor, "placements", None)
-    return (where, type(tensor), tensor.shape, tensor.dtype, tensor.layout, placements)
+    return (type(tensor), tensor.shape, tensor.dtype, tensor.layout, placements, *more)
+
+
+def _where(tensor: Tensor) -> int:
+    """Return what changes with a tensor's memory."""
+    shard = local(tensor)
+    plain = type(shard) in _PLAIN and shard.layout is torch.strided
+    return shard.data_ptr() if plain else id(tensor)
 
 
 def _here(param: Tensor, grad: Tensor) -> Tensor:
@@ -289,32 +313,32 @@ def _here(param: Tensor, grad: Tensor) -> Tensor:
 
 def _build(optimizer: CheckedOptimizer, shards: Shards) -> Plan | None:
     """Check the layers, make what is missing of their state, and return the plan of a step."""
+    for group in optimizer.param_groups:  # someone may have edited them
+        optimizer._check_options({**group, "lr": 0.0})  # a tensor is never read
+    check_agreement(optimizer.param_groups, optimizer.whole)
     ready = optimizer._ready()
     filled = [place for place, member in enumerate(ready) if member.tensor.numel()]
     if not filled:
         return None
-    found: list[tuple[Member, Tensor]] = []
-    for place in filled:
-        member = ready[place]
-        grad = member.tensor.grad
-        assert grad is not None, "only parameters with a gradient are ready"
-        _check_layer(member, grad, optimizer.state.get(member.tensor, {}))
-        found.append((member, _here(member.tensor, grad)))
-    step, skipped = _counters(optimizer.state, found[0][1].device)
+    members = [ready[place] for place in filled]
+    for member in members:
+        _check_layer(member, optimizer.state.get(member.tensor, {}))
+    step, skipped = _counters(optimizer.state, local(members[0].tensor).device)
     layers = []
-    for member, _ in found:
+    for member in members:
         state = optimizer.state[member.tensor]
         # In any case: whoever copied the state of each parameter made copies of these.
         state[STEP], state[SKIPPED_STEPS] = step, skipped
         scalars = _complete(state, real_view(member.tensor), member.group)
         window = shards.windows.get(member.number)
         layers.append(Layer(member, scalars, state[TALLY], window))
-    return Plan(layers, [grad for _, grad in found], filled, step, skipped, shards)
+    return Plan(layers, filled, step, skipped, shards)
 
 
-def _check_layer(member: Member, grad: Tensor, state: Mapping[str, Tensor]) -> None:
+def _check_layer(member: Member, state: Mapping[str, Tensor]) -> None:
     """Raise unless a step can move this parameter."""
-    param = member.tensor
+    param, grad = member.tensor, member.tensor.grad
+    assert grad is not None, "only parameters with a gradient are ready"
     if grad.shape != param.shape:  # which torch sees to, unless someone assigns to .data
         raise RuntimeError(
             f"parameter {member.name} has the shape {tuple(param.shape)}, its gradient "

@@ -168,7 +168,10 @@ class SBS(CheckedOptimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        say = self._watch.say if hasattr(self, "_watch") else None
         self._plans, self._watch = Plans(), Watch()
+        self._watch.say = say
+        self._step_supports_amp_scaling = self.param_groups[0]["fused"] is True
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Load what :meth:`state_dict` returned, exactly: all of it, or nothing and an error."""
@@ -176,6 +179,19 @@ class SBS(CheckedOptimizer):
         for tensor, state in self.state.items():
             if TALLY in state and is_sharded(tensor):
                 state[TALLY].zero_()  # it is another rank's, or that of another number of ranks
+
+    def _loaded_states(
+        self, states: object, groups: list[dict[str, Any]]
+    ) -> dict[Tensor, dict[str, Tensor]]:
+        loaded = super()._loaded_states(states, groups)
+        for state in filter(None, loaded.values()):
+            held = {GRAD_MEAN, BATCHES} & state.keys()
+            if len(held) == 1 or (not held and groups[0]["coin"] != "none"):
+                raise ValueError(
+                    f"state_dict is not one of SBS: a state has {sorted(state)}, expected also "
+                    f"{GRAD_MEAN} and {BATCHES}"
+                )
+        return loaded
 
     @overload
     def step(self, closure: None = None) -> None: ...

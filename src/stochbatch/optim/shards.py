@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Sequence
+from operator import is_
 from typing import Any, NamedTuple
 
 import torch
@@ -164,7 +165,9 @@ class Shards:
         """Where each shard lies, by the index of its parameter."""
         self._sharded = {index: tensors[index] for index in self.windows}
         self._columns = {index: column for column, index in enumerate(self.windows)}
-        self._last: Seats | None = None
+        self.alike: Tensor | None = None
+        """Whether, in the latest step, of every parameter all ranks had a gradient, or none."""
+        self._looked: dict[int, Seats] = {}
         if self._sharded:
             self._mesh, self._groups = _everyone(list(self._sharded.values()))
             shapes = [(kind, tuple(t.shape)) for kind, t in zip(kinds, tensors, strict=True)]
@@ -225,15 +228,18 @@ class Shards:
         message[SQUARES, seats.columns] = squares / seats.copies
         message[PRESENT, seats.columns] = 1
         message = self.sum_over_ranks(message)
-        if _may_look(sums.device) or self._last is not seats:
-            self._last = seats
+        if _may_look(sums.device) or id(seats) not in self._looked:
+            if len(self._looked) > 16:
+                self._looked.clear()
+            self._looked[id(seats)] = seats  # kept: no other can have its id
             self._check(message)
         total, squares = message[SUM, seats.columns], message[SQUARES, seats.columns]
         about_zero = total * total / seats.size
         squares = squares - about_zero
         squares = torch.where(squares <= _NO_SPREAD * about_zero, 0.0, squares)
         # Where some ranks have a gradient and others none, nobody may move.
-        whole = torch.where(self._alike(message), torch.stack((total, squares)), torch.nan)
+        self.alike = self._alike(message)
+        whole = torch.where(self.alike, torch.stack((total, squares)), torch.nan)
         return sums.index_copy(1, seats.places, whole)
 
     def listen(self) -> None:
@@ -276,6 +282,21 @@ class Shards:
         for group in self._groups:
             torch.distributed.all_reduce(wire, group=group)
         return wire.to(rows.device)
+
+
+class KnownShards:
+    """The shards of an optimizer, made anew when its parameters are others."""
+
+    def __init__(self) -> None:
+        self._tensors: list[Any] = []
+        self._shards: Shards | None = None
+
+    def of(self, tensors: list[Any], kinds: Sequence[str]) -> Shards:
+        """Return the shards of all parameters of an optimizer."""
+        same = len(tensors) == len(self._tensors) and all(map(is_, tensors, self._tensors))
+        if self._shards is None or not same:
+            self._tensors, self._shards = tensors, Shards(tensors, kinds)
+        return self._shards
 
 
 def _may_look(device: torch.device) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.distributed.tensor import distribute_tensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from stochbatch import SBS
 from stochbatch.optim import shards
@@ -370,3 +370,64 @@ def test_who_does_not_look_does_not_move_either(two: Processes) -> None:
     assert silent == ""
     assert first == [[2, 0], True]
     assert second == [[2, 1], True]
+
+
+def _new_gradients() -> tuple[int, list[float]]:
+    import torch.distributed as dist
+
+    from stochbatch.optim import plan
+
+    built = []
+    real = plan._build
+    plan._build = lambda *given: (built.append(1), real(*given))[1]
+    try:
+        mesh = mesh_of(2)
+        weight = nn.Parameter(distribute_tensor(torch.zeros(6, 4), mesh, placements([0])))
+        optimizer = SBS([weight], probability=0.25, lr=0.1)
+        kept = []
+        for step in range(5):
+            grad = torch.full((6, 4), 1.0 + step)
+            if dist.get_rank() == 0 or step == 0:  # ranks may differ in where gradients lie
+                weight.grad = DTensor.from_local(grad, mesh, placements([None]), run_check=False)
+                kept.append(weight.grad)
+            optimizer.step()
+        return len(built), [row.probability for row in optimizer.layer_report()]
+    finally:
+        plan._build = real
+
+
+def test_gradients_elsewhere_in_memory_need_no_new_plan(two: Processes) -> None:
+    for built, probabilities in two.run(_new_gradients):
+        assert built == 1
+        assert probabilities == [pytest.approx(0.25)]
+
+
+def _copies() -> list[float]:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh("cpu", (2, 1))
+    weight = nn.Parameter(distribute_tensor(torch.zeros(6, 4), mesh, placements([None, 0])))
+    optimizer = SBS([weight], probability=0.25)
+    weight.grad = distribute_tensor(torch.ones(6, 4), mesh, placements([None, 0]))
+    optimizer.step()
+    return [row.probability for row in optimizer.layer_report()]
+
+
+def test_a_report_counts_copies_once(two: Processes) -> None:
+    assert two.run(_copies) == [[pytest.approx(0.25)]] * 2
+
+
+def _sharded_later() -> list[bool]:
+    weight = nn.Parameter(torch.zeros(6, 4))
+    optimizer = SBS([weight])
+    optimizer.layer_report()
+    mesh = mesh_of(2)
+    sharded = nn.Parameter(distribute_tensor(weight.data, mesh, placements([0])))
+    optimizer.param_groups[0]["params"][0] = sharded
+    sharded.grad = distribute_tensor(torch.ones(6, 4), mesh, placements([0]))
+    optimizer.step()
+    return [layer.window is not None for layer in optimizer._plans._plan.layers]
+
+
+def test_parameters_that_are_sharded_later_are_seen_so(two: Processes) -> None:
+    assert two.run(_sharded_later) == [[True]] * 2

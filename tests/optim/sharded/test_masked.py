@@ -265,3 +265,26 @@ def test_flattened_parameters_are_refused(two: Processes) -> None:
     for texts in two.run(_flattened):
         assert len(texts) == 2
         assert all("fully_shard" in text for text in texts)
+
+
+def _gradients_on_one_rank() -> str:
+    import torch.distributed as dist
+    from torch import nn
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    mesh = mesh_of(2)
+    weight = nn.Parameter(distribute_tensor(torch.zeros(6, 4), mesh, [Shard(0)]))
+    optimizer = Masked(torch.optim.SGD([weight], lr=0.1), probability=None)
+    grad = distribute_tensor(torch.ones(6, 4), mesh, [Shard(0)])
+    if dist.get_rank() == 0:
+        weight.grad = grad
+    try:
+        optimizer.step()
+    except RuntimeError as error:
+        return str(error)
+    return "moved"
+
+
+def test_gradients_on_one_rank_alone_are_an_error_on_all(two: Processes) -> None:
+    for said in two.run(_gradients_on_one_rank):
+        assert "some ranks have no gradient where others have one" in said

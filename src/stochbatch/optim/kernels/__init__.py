@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from stochbatch.optim.kernels import compiled, eager, native
-from stochbatch.optim.kernels.fallback import UnavailableError, give_up
 from stochbatch.optim.plan import Plan
 
 
@@ -92,6 +91,3 @@ def move(plan: Plan, sums: Tensor | None) -> tuple[Tensor | None, Tensor | None]
     plan.step.add_(verdict.applies.to(plan.step.device))
     plan.skipped.add_(verdict.nonfinite.to(plan.step.device))
     return seen, verdict.applies
-
-
-__all__ = ["UnavailableError", "Work", "give_up", "measure", "move"]

@@ -53,6 +53,8 @@ class Bundle(NamedTuple):
     """Place of each scalar's layer among the layers of the step."""
     member: Tensor
     """Place of each scalar's layer among the layers of the bundle."""
+    rows: Tensor
+    """The places as a tensor."""
 
 
 class Division(NamedTuple):
@@ -104,7 +106,8 @@ def _bundle(plan: Plan, places: list[int]) -> Bundle:
         output_size=sum(sizes),  # which a device would have to be asked for
     )
     owner = torch.tensor(places, device=device)[member]
-    return Bundle(places, sizes, torch.cat([_low(layer) for layer in layers]), owner, member)
+    rows = torch.tensor(places, device=plan.facts.size.device)
+    return Bundle(places, sizes, torch.cat([_low(layer) for layer in layers]), owner, member, rows)
 
 
 def _low(layer: Layer) -> Tensor:
@@ -152,6 +155,8 @@ def decide(plan: Plan, moments: Moments) -> Verdict:
         nonfinite = torch.zeros_like(applies)
     # A checkpoint library steps once with zero gradients and zero rates to make an
     # optimizer allocate its state. That is no step of the training.
+    if plan.seats is not None and plan.shards.alike is not None:
+        applies = applies & plan.shards.alike.to(applies.device)
     if plan.found_inf is not None:
         applies = applies & (plan.found_inf.to(applies.device).reshape(()) == 0)
         nonfinite = torch.zeros_like(applies)
@@ -191,9 +196,7 @@ def move(plan: Plan, division: Division, sums: Tensor, seen: Tensor) -> Verdict:
     for place in division.single:
         seen[place] = _move_one(step, place).to(seen)
     for bundle in division.bundles:
-        seen[torch.tensor(bundle.places, device=seen.device)] = _move_together(step, bundle).to(
-            seen
-        )
+        seen[bundle.rows] = _move_together(step, bundle).to(seen)
     return verdict
 
 

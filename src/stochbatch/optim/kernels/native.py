@@ -37,11 +37,11 @@ def available(fused: bool | None) -> bool:
 
 def fits(layer: Layer, grad: Tensor) -> bool:
     """Return whether this kernel can move a layer."""
-    return (
-        _plain(layer.weight)
-        and _plain(grad)
-        and memory_layout(layer.weight, layer.window) is not None
-        and all(held.stride() == layer.weight.stride() for held in layer.scalars.held())
+    if not _plain(layer.weight) or not _plain(grad):
+        return False
+    layout = memory_layout(layer.weight, layer.window)
+    return layout is not None and all(
+        memory_layout(held, layer.window) == layout for held in layer.scalars.held()
     )
 
 
@@ -92,8 +92,9 @@ class Rows:
         numbers = {key: number for number, key in enumerate(groups)}
         self._memory = array("q", [0] * (_MEMORY * len(plan.layers)))
         facts: list[int] = []
+        chosen = set(places)
         for place, layer in enumerate(plan.layers):
-            layout = memory_layout(layer.weight, layer.window) if place in set(places) else None
+            layout = memory_layout(layer.weight, layer.window) if place in chosen else None
             count = layer.weight.numel() if layout else 0
             own = (plan.classes[place], numbers[id(layer.group)])
             facts += (count, layer.size, *(layout or _NOWHERE), layer.member.number, *own)
