@@ -80,7 +80,7 @@ class ExactSBS(base.CheckedOptimizer):
     @torch.no_grad()
     def step(self, samples: Sequence[int] | Tensor) -> None:  # type: ignore[override]
         """Take the universal batch with these sample indices."""
-        batch = torch.as_tensor(samples if isinstance(samples, Tensor) else list(samples)).cpu()
+        batch = torch.as_tensor(list(samples), device="cpu")
         if not batch.numel() or batch.is_floating_point() or batch.dtype == torch.bool:
             raise TypeError(f"step takes the sample indices of a batch, got {samples!r:.60}")
         t, before, group = self._counter(), self._shared("seen"), self.param_groups[0]
@@ -113,7 +113,7 @@ class ExactSBS(base.CheckedOptimizer):
     def _gradient(self, rows: Tensor) -> list[Tensor]:
         """Return the gradient of every layer over a set of samples (Eq. 11)."""
         with torch.enable_grad():
-            found = [torch.as_tensor(one) for one in self.gradient(sorted({*rows[:, 0].tolist()}))]
+            found = list(self.gradient(sorted({*rows[:, 0].tolist()})))
         if [one.shape for one in found] != (shapes := [m.tensor.shape for m in self._members()]):
             raise ValueError(f"gradient must return one tensor per parameter, of {shapes}")
         return [base.real_grad(one) for one in found]
