@@ -150,6 +150,11 @@ class Run:
 
         return SBS([{**group} for group in self.groups], **self.options)
 
+    def is_finite(self) -> bool:
+        """Whether nothing in the state has overflowed, as a diverging training's does."""
+        tensors = (value for state in self.optimizer.state.values() for value in state.values())
+        return all(bool(tensor.isfinite().all()) for tensor in tensors)
+
     def step(self) -> None:
         """Step with new gradients; sometimes resume, start an epoch or change options."""
         import torch
@@ -168,7 +173,7 @@ class Run:
         what = draw.random()
         if what < 0.1:
             self.optimizer.new_epoch()
-        elif what < 0.3:
+        elif what < 0.3 and self.is_finite():  # other states are refused
             file = io.BytesIO()
             torch.save(self.optimizer.state_dict(), file)
             file.seek(0)

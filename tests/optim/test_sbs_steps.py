@@ -389,3 +389,16 @@ def test_who_is_told_of_slow_layers_stays_so_after_loading() -> None:
     optimizer.on_slow_layers(said.append)
     optimizer.load_state_dict(optimizer.state_dict())
     assert optimizer._watch.say == said.append
+
+
+@pytest.mark.parametrize("empty", [0, 1, 2])
+def test_an_empty_parameter_may_stand_anywhere(empty: int) -> None:
+    weights = [nn.Parameter(torch.zeros(4)) for _ in range(2)]
+    weights.insert(empty, nn.Parameter(torch.zeros(0)))
+    optimizer = SBS(weights, lr=1.0, probability=1.0)
+    for step in range(2):
+        for number, weight in enumerate(weights):
+            weight.grad = torch.full_like(weight, 1.0 + number)
+        optimizer.step()
+        for number, weight in enumerate(weights):
+            assert torch.equal(weight, torch.full_like(weight, -(1.0 + number) * (step + 1)))

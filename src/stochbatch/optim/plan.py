@@ -111,7 +111,7 @@ class Plan:
         self.step, self.skipped, self.shards = step, skipped, shards
         self.grads: list[Tensor] = []
         """Of the step under way, in the layers' order."""
-        self.direct = filled == list(range(len(filled))) and all(
+        self.direct = all(
             type(layer.member.tensor) in _PLAIN
             and type(layer.member.tensor.grad) is Tensor
             and not layer.member.tensor.is_complex()
@@ -332,7 +332,9 @@ def _build(optimizer: CheckedOptimizer, shards: Shards) -> Plan | None:
         scalars = _complete(state, real_view(member.tensor), member.group)
         window = shards.windows.get(member.number)
         layers.append(Layer(member, scalars, state[TALLY], window))
-    return Plan(layers, filled, step, skipped, shards)
+    plan = Plan(layers, filled, step, skipped, shards)
+    plan.direct = plan.direct and len(filled) == len(ready)
+    return plan
 
 
 def _check_layer(member: Member, state: Mapping[str, Tensor]) -> None:
