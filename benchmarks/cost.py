@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from stochbatch.data import DATASETS
 from stochbatch.nets import NETWORKS
 from stochbatch.studies import SCALES, STUDIES
-from stochbatch.studies.planning import kind_of, measure, until_all_are_done
+from stochbatch.studies.estimate import kind_of, measure, until_all_are_done
 from stochbatch.training import Trial
 
 Forward = dict[tuple[str, str], int]

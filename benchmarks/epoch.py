@@ -12,7 +12,7 @@ from benchmarks.result import Goal, Result
 from benchmarks.timing import in_turn, ratios, times
 from stochbatch.data import DATASETS, MissingFileError, Split, load
 from stochbatch.training import Trial
-from stochbatch.training.session import Session, Tally
+from stochbatch.training.trainer import Session, Tally
 
 WORKERS = 2
 

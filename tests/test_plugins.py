@@ -267,7 +267,7 @@ def test_a_name_of_the_main_program_alone_is_a_clear_failure(folder: Path) -> No
 if __name__ == "__main__":
     exec(open("signs_sgd.py").read())
     from stochbatch.studies import SCALES, Study, collect
-    from stochbatch.studies.local import run_trials
+    from stochbatch.studies.local_engine import run_trials
     results = collect(Study.from_file("mine.toml"), SCALES["paper"], "runs", repetitions=1)
     count = run_trials(results.missing, "runs", workers=1)
     print(count.finished, count.failed, *count.errors)

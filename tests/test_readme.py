@@ -15,7 +15,7 @@ from benchmarks import cost, step
 from benchmarks.timing import in_turn
 from torch import nn
 
-from stochbatch.studies.planning import Speed
+from stochbatch.studies.estimate import Speed
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

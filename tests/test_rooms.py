@@ -71,7 +71,7 @@ def test_the_rooms_do_import_each_other() -> None:
 def test_a_report_knows_results_and_no_engines() -> None:
     code = "import sys, stochbatch.report; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    engines = ("engine", "local", "ray_engine", "watching")
+    engines = ("engine", "local_engine", "ray_engine", "progress")
     loaded = set(done.stdout.split())
     assert "stochbatch.studies.results" in loaded
     assert not loaded & {f"stochbatch.studies.{name}" for name in engines}
@@ -87,7 +87,7 @@ FLOORS = (
     {"kernels.build", "kernels.compiled"},
     {"kernels.eager", "kernels.native"},
     {"kernels"},
-    {"report"},
+    {"layer_report"},
     {"sbs"},
     {"masked", "article", "baselines"},
 )

@@ -15,10 +15,10 @@ from stochbatch.plugins import adding, load_plugins
 
 if TYPE_CHECKING:
     from stochbatch.data.catalogue import Dataset
-    from stochbatch.nets.catalogue import NetworkFactory
-    from stochbatch.studies.study import Study
+    from stochbatch.nets.networks import NetworkFactory
+    from stochbatch.studies.grid import Study
+    from stochbatch.training.lr_schedules import Schedule
     from stochbatch.training.methods import Method
-    from stochbatch.training.schedules import Schedule
 
 T = TypeVar("T")
 
@@ -176,7 +176,7 @@ METHODS: Registry[Method] = Registry(
 
 SCHEDULES: Registry[Schedule] = Registry(
     "schedule",
-    "stochbatch.training.schedules",
+    "stochbatch.training.lr_schedules",
     {
         "sigmoid": "Falls along a sigmoid to end_lr (0.001): the article's choice.",
         "exponential": "Falls as exp(-decay e / E): exp(-0.05 e) over 100 epochs.",
@@ -187,7 +187,7 @@ SCHEDULES: Registry[Schedule] = Registry(
 
 NETWORKS: Registry[NetworkFactory] = Registry(
     "network",
-    "stochbatch.nets.catalogue",
+    "stochbatch.nets.networks",
     {
         "vgg11": "VGG11 with batch norm, 9.2 million parameters, 32x32 and larger.",
         "resnet18": "ResNet18 with a 3x3 stem, 11.2 million parameters.",
@@ -212,7 +212,7 @@ DATASETS: Registry[Dataset] = Registry(
 
 STUDIES: Registry[Study] = Registry(
     "study",
-    "stochbatch.studies.study",
+    "stochbatch.studies.grid",
     {
         "lr-schedules": "Eight learning-rate schedules of SGD, RMSProp and Adam; two networks.",
         "batch-momentum": "Batch size and momentum of SGD; two networks.",

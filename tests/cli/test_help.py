@@ -11,7 +11,7 @@ import pytest
 import typer
 
 import stochbatch
-from stochbatch.cli import data, exits, study, train
+from stochbatch.cli import data, errors, study, train
 from stochbatch.cli.app import app
 from tests.cli.command import ENVIRONMENT, assert_one_clear_line, call, spawn
 
@@ -135,14 +135,14 @@ def test_the_package_can_be_run_as_a_module() -> None:
     ids=str,
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(args: list[str], part: str) -> None:
-    assert_one_clear_line(call(*args), exits.USAGE, part, "--help)")
+    assert_one_clear_line(call(*args), errors.USAGE, part, "--help)")
 
 
 @pytest.mark.parametrize("command", ["study", "study plan", "study run", "report"])
 def test_without_a_study_the_answer_is_what_to_type(command: str) -> None:
     example = f"stochbatch {command if command != 'study' else 'study run'} comparison --scale demo"
     outcome = spawn(*command.split())
-    assert_one_clear_line(outcome, exits.USAGE, example, "lr-schedules, batch-momentum,", ".toml")
+    assert_one_clear_line(outcome, errors.USAGE, example, "lr-schedules, batch-momentum,", ".toml")
 
 
 def test_wrong_usage_of_the_installed_command() -> None:

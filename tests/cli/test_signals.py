@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from stochbatch.training import Progress, progress, read_run
+from stochbatch.training import Progress, progress_bars, read_run
 from tests.cli.command import ENVIRONMENT, SCRIPT, call, spawn
 
 
@@ -60,7 +60,7 @@ class SendsSigterm(Progress):
 def test_sigterm_is_143_and_the_command_it_prints_has_the_options(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "choose_progress", lambda quiet: SendsSigterm())
+    monkeypatch.setattr(progress_bars, "choose_progress", lambda quiet: SendsSigterm())
     options = ("--device", "cpu", "--checkpoint-seconds", "60", "--accept-hash")
     args = ("train", "--epochs", "2", "--share", "0.1", "--root", tmp_path, "--again", *options)
     outcome = call(*args)
@@ -71,5 +71,5 @@ def test_sigterm_is_143_and_the_command_it_prints_has_the_options(
     command += ["--checkpoint-seconds", "60.0"]
     # Not --again: it would throw away what was saved.
     assert shlex.split(outcome.out.splitlines()[-1]) == command
-    monkeypatch.setattr(progress, "choose_progress", lambda quiet: Progress())
+    monkeypatch.setattr(progress_bars, "choose_progress", lambda quiet: Progress())
     assert call(*command[1:]).code == 0

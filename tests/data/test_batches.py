@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from stochbatch.data import Augmentation, Batches, Normalisation
-from stochbatch.data.drawing import epoch_draws, epoch_order
+from stochbatch.data.sampling import epoch_draws, epoch_order
 
 IDENTITY = Normalisation((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
 

@@ -9,10 +9,10 @@ from typing import Any
 import matplotlib
 
 from stochbatch.report import write_report
-from stochbatch.report.drawing import Sketch
 from stochbatch.report.figures import MOST, gallery
 from stochbatch.report.groups import over_trials
 from stochbatch.report.layout import Layout
+from stochbatch.report.plotting import Sketch
 from stochbatch.studies import SCALES, STUDIES, CellOutcomes, Outcome, Scale, Study, StudyResults
 from tests.studies.test_statistics import result, with_metrics
 from tests.studies.test_statistics import results as two_by_two

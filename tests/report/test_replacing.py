@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stochbatch.report import ReportError, write_report
-from stochbatch.report.study import _replace
+from stochbatch.report.page import _replace
 from stochbatch.studies import StudyResults
 from tests.report.finished_study import STUDY, finished_study
 

@@ -9,7 +9,7 @@ import pytest
 
 from stochbatch.studies import SCALES, STUDIES
 from tests.cli.command import call
-from tests.report.test_study import Page
+from tests.report.test_page import Page
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ import pytest
 
 from stochbatch.report import write_report
 from stochbatch.studies import SCALES, Study, collect
-from stochbatch.training.folder import read_metrics
+from stochbatch.training.run_folder import read_metrics
 from tests.cli.command import ENVIRONMENT, SCRIPT
 
 SEED = 20_200_413

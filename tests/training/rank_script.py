@@ -20,7 +20,7 @@ from stochbatch.data import MissingFileError
 from stochbatch.nets import NETWORKS
 from stochbatch.training import Interrupted, RunError, Trial, run
 from stochbatch.training.distributed import Slices, launched
-from stochbatch.training.session import Session
+from stochbatch.training.trainer import Session
 
 SMALL = {"epochs": 2, "share": 65 / 1352, "batch_size": 31, "lr": 0.01, "width": 0.25}
 """Batches of 31, 31 and 3 images: slices of 15 and 16, and one that is too small to be sliced."""

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from stochbatch.training import RunError, checkpoint, read_run, run, running
+from stochbatch.training import RunError, checkpoint, read_run, run, runner
 from tests.training.runs import CrashError, Witness, crash, lasting, small_trial
 
 
 @pytest.fixture(autouse=True)
 def _told_always(monkeypatch) -> None:
-    monkeypatch.setattr(running, "TOLD_EVERY", -1.0)
+    monkeypatch.setattr(runner, "TOLD_EVERY", -1.0)
 
 
 def test_a_damaged_checkpoint_is_not_counted_among_the_last_two(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stochbatch.training import read_run, run, running
+from stochbatch.training import read_run, run, runner
 from tests.training.runs import CrashError, Witness, crash, small_trial
 
 
@@ -46,7 +46,7 @@ def test_what_diverges_counts_as_it_ended_however_seldom_it_is_evaluated(tmp_pat
 
 def test_a_run_killed_as_it_diverged_ends_as_diverged(tmp_path: Path, monkeypatch) -> None:
     trial = small_trial(lr=1e30, epochs=5)
-    monkeypatch.setattr(running._Runner, "_finish", lambda *_: crash())
+    monkeypatch.setattr(runner._Runner, "_finish", lambda *_: crash())
     with pytest.raises(CrashError):
         run(trial, tmp_path)
     monkeypatch.undo()

@@ -38,7 +38,7 @@ def in_a_process(code: str, *arguments: object, **options) -> subprocess.Popen:
 def test_a_full_disk_is_a_clear_error_and_the_checkpoint_before_stays_good(tmp_path: Path) -> None:
     """A limit on the size of files, which fails a write as a full disk does."""
     code = FULL_DISK.replace(
-        "from tests", "import stochbatch.training.running as r; r.TOLD_EVERY = -1.0\nfrom tests"
+        "from tests", "import stochbatch.training.runner as r; r.TOLD_EVERY = -1.0\nfrom tests"
     )
     process = in_a_process(code, tmp_path, stdout=subprocess.PIPE)
     output, _ = process.communicate(timeout=120)

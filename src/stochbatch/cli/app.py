@@ -8,8 +8,8 @@ import typer
 
 from stochbatch import __version__
 from stochbatch.cli import data, listing, runs, study, train
-from stochbatch.cli.exits import CODES, OneLineErrors
-from stochbatch.cli.texts import examples
+from stochbatch.cli.errors import CODES, OneLineErrors
+from stochbatch.cli.printing import examples
 
 app = typer.Typer(
     cls=OneLineErrors,

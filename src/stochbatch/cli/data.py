@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from stochbatch.cli.exits import ERROR
-from stochbatch.cli.texts import examples, table
+from stochbatch.cli.errors import ERROR
+from stochbatch.cli.printing import examples, table
 
 app = typer.Typer(
     help="Get, check and list the files of data sets.",
@@ -69,7 +69,7 @@ def check(name: Name, data_root: DataRoot = None) -> None:
 def list_(data_root: DataRoot = None) -> None:
     """List the data sets, and which of their files are there."""
     from stochbatch import data
-    from stochbatch.data.folders import find
+    from stochbatch.data.folder import find
 
     root = data.data_root(data_root)
     rows = []

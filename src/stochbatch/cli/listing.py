@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from stochbatch import registry as registries
-from stochbatch.cli.texts import examples, table
+from stochbatch.cli.printing import examples, table
 from stochbatch.registry import Registry
 
 EPILOG = examples(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stochbatch.cli.texts import examples, table
+from stochbatch.cli.printing import examples, table
 
 if TYPE_CHECKING:
     from stochbatch.training import RunFolder
@@ -130,7 +130,7 @@ def _state(read: RunFolder) -> str:
 
 
 def _epoch(line: dict[str, Any]) -> list[str]:
-    from stochbatch.training.progress import figure
+    from stochbatch.training.progress_bars import figure
 
     forms = {
         "lr": ".4g",
@@ -144,7 +144,7 @@ def _epoch(line: dict[str, Any]) -> list[str]:
 
 
 def _layer(row: dict[str, Any]) -> list[str]:
-    from stochbatch.training.progress import figure
+    from stochbatch.training.progress_bars import figure
 
     return [
         row["name"],

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stochbatch.cli.exits import DONE, ERROR, INTERRUPTED, UsageError
-from stochbatch.cli.texts import examples, table
+from stochbatch.cli.errors import DONE, ERROR, INTERRUPTED, UsageError
+from stochbatch.cli.printing import examples, table
 from stochbatch.cores import usable_cores
 
 if TYPE_CHECKING:
@@ -119,8 +119,8 @@ def plan(
     ] = False,
 ) -> None:
     """Show how many trials are missing, and how long they will take."""
-    from stochbatch.studies.local import default_workers
-    from stochbatch.studies.planning import estimate, until_all_are_done
+    from stochbatch.studies.estimate import estimate, until_all_are_done
+    from stochbatch.studies.local_engine import default_workers
     from stochbatch.training.device import choose_device
 
     found = results(name, scale, root, only, cells, trials)
@@ -201,7 +201,7 @@ def run(
 ) -> None:
     """Run the missing trials of a study."""
     from stochbatch.studies.engine import StudyStopped
-    from stochbatch.studies.watching import choose_watcher
+    from stochbatch.studies.progress import choose_watcher
     from stochbatch.training.distributed import launched
 
     if launched()[1] > 1:
@@ -242,7 +242,7 @@ def _engine(
 ) -> Callable[..., Count]:
     """Return what runs trials, as the options say."""
     if name == "local":
-        from stochbatch.studies import local
+        from stochbatch.studies import local_engine
 
         for option, value in (
             ("address", address),
@@ -251,8 +251,8 @@ def _engine(
         ):
             if value is not None:
                 raise typer.BadParameter(f"--{option} is an option of --engine ray")
-        at_once = workers or local.default_workers(device)
-        return partial(local.run_trials, workers=at_once, device=device)
+        at_once = workers or local_engine.default_workers(device)
+        return partial(local_engine.run_trials, workers=at_once, device=device)
     if name != "ray":
         raise typer.BadParameter(f"there are the engines 'local' and 'ray', got {name!r}")
     from stochbatch.studies import ray_engine

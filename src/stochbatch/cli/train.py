@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from stochbatch.cli.exits import CODES, DIVERGED, DONE, INTERRUPTED
-from stochbatch.cli.texts import examples, table
+from stochbatch.cli.errors import CODES, DIVERGED, DONE, INTERRUPTED
+from stochbatch.cli.printing import examples, table
 
 if TYPE_CHECKING:
     from stochbatch.training import Result, Trial
@@ -171,7 +171,7 @@ def train(
     options = dict(locals())  # first of all, when there is nothing else
     from stochbatch import training
     from stochbatch.training.distributed import launched
-    from stochbatch.training.progress import choose_progress
+    from stochbatch.training.progress_bars import choose_progress
 
     trial = _trial(options)
     folder = root / trial.folder

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from stochbatch.data.catalogue import Augmentation, Dataset, Part, SourceFile
-from stochbatch.data.errors import (
+from stochbatch.data.data_errors import (
     CacheWarning,
     DataError,
     DownloadError,
@@ -15,13 +15,13 @@ from stochbatch.data.errors import (
     MissingFileError,
 )
 from stochbatch.data.fetch import get
-from stochbatch.data.folders import FileReport, check, data_root
+from stochbatch.data.folder import FileReport, check, data_root
 from stochbatch.registry import DATASETS
 
 if TYPE_CHECKING:
     from stochbatch.data.batches import Batches, Normalisation
-    from stochbatch.data.drawing import epoch_order, subset
     from stochbatch.data.loader import Split, load
+    from stochbatch.data.sampling import epoch_order, subset
 
 __all__ = [
     "DATASETS",
@@ -50,7 +50,7 @@ __all__ = [
 # These need torch, and are imported when they are first used: data sets are listed without it.
 _WITH_TORCH = {
     **dict.fromkeys(("Batches", "Normalisation"), "batches"),
-    **dict.fromkeys(("epoch_order", "subset"), "drawing"),
+    **dict.fromkeys(("epoch_order", "subset"), "sampling"),
     **dict.fromkeys(("Split", "load"), "loader"),
 }
 

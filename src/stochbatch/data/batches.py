@@ -10,7 +10,7 @@ from torch import Tensor
 
 from stochbatch.checks import check_count, check_real, check_seed
 from stochbatch.data.catalogue import NO_AUGMENTATION, Augmentation
-from stochbatch.data.drawing import Draws, epoch_draws, epoch_order
+from stochbatch.data.sampling import Draws, epoch_draws, epoch_order
 
 
 class Normalisation(NamedTuple):

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stochbatch.data.errors import CacheWarning
+from stochbatch.data.data_errors import CacheWarning
 from stochbatch.data.formats import Arrays, Images, Labels
 from stochbatch.files import remove_forgotten, write_atomically
 from stochbatch.optional import optional

@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from stochbatch.data.catalogue import Dataset, SourceFile, entry_of
-from stochbatch.data.errors import DownloadError
-from stochbatch.data.folders import data_root, find, hash_error, sha256_of
+from stochbatch.data.data_errors import DownloadError
+from stochbatch.data.folder import data_root, find, hash_error, sha256_of
 from stochbatch.optional import optional
 
 

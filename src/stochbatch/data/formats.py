@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stochbatch.data.errors import FormatError
+from stochbatch.data.data_errors import FormatError
 from stochbatch.optional import optional
 
 Images = NDArray[np.uint8]

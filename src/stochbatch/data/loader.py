@@ -13,8 +13,8 @@ from torch import Tensor
 
 from stochbatch.data import cache
 from stochbatch.data.catalogue import Dataset, Part, entry_of
-from stochbatch.data.errors import FormatError, MissingFileError
-from stochbatch.data.folders import data_root, find, hash_error, sha256_of
+from stochbatch.data.data_errors import FormatError, MissingFileError
+from stochbatch.data.folder import data_root, find, hash_error, sha256_of
 from stochbatch.data.formats import Arrays
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from stochbatch.data import formats
-from stochbatch.data.errors import FormatError
+from stochbatch.data.data_errors import FormatError
 from stochbatch.data.formats import Arrays
 
 BUFFER = 1 << 20

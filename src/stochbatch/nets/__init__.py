@@ -1,8 +1,8 @@
 """The article's networks, for images of 32x32 and larger, and a small one for 8x8 digits."""
 
 from stochbatch.nets.batch_norm import resample_batch_norm, uniform_norm_scales
-from stochbatch.nets.catalogue import NetworkFactory
 from stochbatch.nets.dropout import DROPOUTS, DropoutName, StochasticDepth
+from stochbatch.nets.networks import NetworkFactory
 from stochbatch.nets.resnet import ResNet, resnet18, resnet50
 from stochbatch.nets.vgg import VGG, vgg11, vgg_tiny
 from stochbatch.registry import NETWORKS

@@ -6,9 +6,9 @@ from stochbatch.optim.baselines.alternating import AlternatingSGD
 from stochbatch.optim.baselines.entropy_sgd import EntropySGD
 from stochbatch.optim.coins import uniform
 from stochbatch.optim.kinds import KINDS, param_groups
+from stochbatch.optim.layer_report import LayerReport, LayerRow, SlowLayersWarning
 from stochbatch.optim.masked import Masked
 from stochbatch.optim.probability import update_probability
-from stochbatch.optim.report import LayerReport, LayerRow, SlowLayersWarning
 from stochbatch.optim.sbs import SBS
 from stochbatch.optim.schedules import SigmoidLR
 

@@ -1,6 +1,6 @@
 """Pictures and tables made from what trainings left; nothing here trains."""
 
 from stochbatch.report.curve import learning_curve
-from stochbatch.report.study import ReportError, write_report
+from stochbatch.report.page import ReportError, write_report
 
 __all__ = ["ReportError", "learning_curve", "write_report"]

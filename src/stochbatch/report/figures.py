@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING
 
-from stochbatch.report.batches import by_kind, by_layer
-from stochbatch.report.drawing import Panel, Sketch, draw_line, style
+from stochbatch.report.batch_sizes import by_kind, by_layer
 from stochbatch.report.groups import (
     Group,
     cells_along,
@@ -20,6 +19,7 @@ from stochbatch.report.groups import (
     places,
 )
 from stochbatch.report.layout import BATCH_SIZE, Layout, joined, number
+from stochbatch.report.plotting import Panel, Sketch, draw_line, style
 from stochbatch.studies.statistics import accuracies
 
 if TYPE_CHECKING:

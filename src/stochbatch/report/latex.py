@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from stochbatch.report import claims
+from stochbatch.report import verdicts
 from stochbatch.report.layout import NONE, Layout, number
 from stochbatch.report.tables import (
     BEST_EPOCHS,
@@ -73,12 +73,12 @@ def latex(layout: Layout) -> str:
         head, rows = update_probabilities(layout)
         text += _table(layout, "moves", UPDATE_PROBABILITY, head, rows, left)
     if layout.claims:
-        head = claims.head(layout)
-        numbers = len(head) - len(claims.NUMBERS)  # where they begin: an axis may have such a name
+        head = verdicts.head(layout)
+        numbers = len(head) - len(verdicts.NUMBERS)  # an axis may have such a name
         kept = [place for place, name in enumerate(head) if place < numbers or name not in LEFT_OUT]
-        lines = [head, *(claims.row(layout, found) for found in layout.claims)]
+        lines = [head, *(verdicts.row(layout, found) for found in layout.claims)]
         head, *rows = [[line[place] for place in kept] for line in lines]
-        notes = " ".join(["Claims.", *claims.notes(layout)])
+        notes = " ".join(["Claims.", *verdicts.notes(layout)])
         text += _table(layout, "claims", notes, head, rows, numbers + 2)
     return text
 

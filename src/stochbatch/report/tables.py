@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterable, Sequence
 from typing import get_args
 
-from stochbatch.report import claims
+from stochbatch.report import verdicts
 from stochbatch.report.layout import NONE, Layout, number, ours, share, verdict
 from stochbatch.studies.results import Status
 from stochbatch.studies.statistics import CellStatistics, ClaimStatistics, Interval
@@ -44,9 +44,9 @@ def markdown(layout: Layout) -> str:
         parts += [
             "Claims:",
             "\n".join(f"{number}. {claim}" for number, claim in enumerate(study.claims, 1)),
-            " ".join(claims.notes(layout)),
+            " ".join(verdicts.notes(layout)),
             _markdown_table(
-                claims.head(layout), [claims.row(layout, found) for found in layout.claims]
+                verdicts.head(layout), [verdicts.row(layout, found) for found in layout.claims]
             ),
         ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -187,7 +187,7 @@ def _claim_numbers(layout: Layout, found: ClaimStatistics) -> list[object]:
         found.corrected_p,
     )
     return [
-        claims.title(layout, found.claim),
+        verdicts.title(layout, found.claim),
         axis,
         *(found.place.get(name, "") for name in layout.place_axes),
         found.cell.coordinates[axis],

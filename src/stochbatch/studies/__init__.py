@@ -3,11 +3,11 @@
 from stochbatch.registry import STUDIES
 from stochbatch.studies.cell import Cell
 from stochbatch.studies.claim import Claim
-from stochbatch.studies.errors import StudyError
+from stochbatch.studies.grid import Axis, Study
 from stochbatch.studies.published import Published
 from stochbatch.studies.results import CellOutcomes, Outcome, StudyResults, collect
 from stochbatch.studies.scales import SCALES, Scale
-from stochbatch.studies.study import Axis, Study
+from stochbatch.studies.study_error import StudyError
 
 __all__ = [
     "SCALES",

@@ -18,9 +18,9 @@ import torch
 
 from stochbatch.studies.results import ERROR
 from stochbatch.training import Interrupted, Result, Trial, run
-from stochbatch.training.errors import RunError
-from stochbatch.training.folder import LOCK, write
-from stochbatch.training.watching import IgnoresLostStreams
+from stochbatch.training.exceptions import RunError
+from stochbatch.training.observers import IgnoresLostStreams
+from stochbatch.training.run_folder import LOCK, write
 
 
 class StudyStopped(RunError):  # noqa: N818 (not an error, an order)

@@ -24,8 +24,8 @@ from uuid import uuid4
 import torch
 
 import stochbatch
-from stochbatch.data.folders import ROOT_VARIABLE
-from stochbatch.data.folders import data_root as data_root_of
+from stochbatch.data.folder import ROOT_VARIABLE
+from stochbatch.data.folder import data_root as data_root_of
 from stochbatch.optional import optional
 from stochbatch.studies.engine import (
     Answer,
@@ -38,9 +38,9 @@ from stochbatch.studies.engine import (
     train,
 )
 from stochbatch.training import Interrupted, Trial
-from stochbatch.training.errors import RunError
-from stochbatch.training.folder import METRICS, read_metrics
+from stochbatch.training.exceptions import RunError
 from stochbatch.training.result import plugins_of
+from stochbatch.training.run_folder import METRICS, read_metrics
 from stochbatch.training.signals import StopSignals
 
 RETRIES = 10

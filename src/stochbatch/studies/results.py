@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from stochbatch.studies.cell import Cell
+from stochbatch.studies.grid import Study
 from stochbatch.studies.scales import Scale
-from stochbatch.studies.study import Study
 from stochbatch.training import Result, RunError, Trial
-from stochbatch.training.folder import read_metrics, read_result
+from stochbatch.training.run_folder import read_metrics, read_result
 
 Status = Literal["finished", "diverged", "failed", "missing"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from stochbatch.registry import Registry
 
 if TYPE_CHECKING:
-    from stochbatch.studies.study import Point
+    from stochbatch.studies.grid import Point
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Scale:
 
     def points(self, axis: str, points: Sequence[Point]) -> list[Point]:
         """Return the points of an axis at this scale."""
-        from stochbatch.studies.study import Point
+        from stochbatch.studies.grid import Point
 
         if axis not in self.instead:
             return list(points)

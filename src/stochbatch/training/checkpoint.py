@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from stochbatch.files import write_atomically
-from stochbatch.training.errors import RunError
+from stochbatch.training.exceptions import RunError
 
 FORMAT = 1
 KEPT = 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from stochbatch.training.errors import RunError
+from stochbatch.training.exceptions import RunError
 
 
 def choose_device(name: str) -> torch.device:

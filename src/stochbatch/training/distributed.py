@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from stochbatch.data import Batches
 from stochbatch.training.device import choose_device
-from stochbatch.training.errors import RunError
+from stochbatch.training.exceptions import RunError
 from stochbatch.training.signals import StopSignals
 
 T = TypeVar("T")

@@ -8,9 +8,9 @@ from pathlib import Path
 from stochbatch import data
 from stochbatch.files import remove_forgotten
 from stochbatch.training import checkpoint
-from stochbatch.training.errors import RunError
-from stochbatch.training.folder import METRICS, RESULT, WEIGHTS, read_result
+from stochbatch.training.exceptions import RunError
 from stochbatch.training.result import Result
+from stochbatch.training.run_folder import METRICS, RESULT, WEIGHTS, read_result
 
 
 def find(

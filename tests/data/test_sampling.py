@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from stochbatch.data.drawing import Augmentation, epoch_draws, epoch_order, subset
+from stochbatch.data.sampling import Augmentation, epoch_draws, epoch_order, subset
 
 
 @given(seed=st.integers(0, 2**64 - 1), epoch=st.integers(0, 10**6), size=st.integers(0, 300))

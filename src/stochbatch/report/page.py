@@ -13,12 +13,12 @@ from pathlib import Path
 from urllib.parse import quote
 
 from stochbatch.optional import optional
-from stochbatch.report import claims
 from stochbatch.report import layout as words
-from stochbatch.report.drawing import Drawing
+from stochbatch.report import verdicts
 from stochbatch.report.figures import LeftOut, gallery
 from stochbatch.report.latex import latex
 from stochbatch.report.layout import Layout
+from stochbatch.report.plotting import Drawing
 from stochbatch.report.tables import (
     BEST_EPOCHS,
     best_epochs,
@@ -160,12 +160,12 @@ def page(layout: Layout, figures: list[Drawing], left_out: list[LeftOut], folder
             (row, [_place(layout, row, column) for column in layout.columns]) for row in layout.rows
         ],
         maxima=maxima(layout),
-        claim_head=claims.head(layout),
+        claim_head=verdicts.head(layout),
         claim_rows=[
-            (_key(*claims.words(found)), claims.row(layout, found)) for found in layout.claims
+            (_key(*verdicts.words(found)), verdicts.row(layout, found)) for found in layout.claims
         ],
-        claim_numbers=len(claims.NUMBERS),
-        claim_notes=claims.notes(layout),
+        claim_numbers=len(verdicts.NUMBERS),
+        claim_notes=verdicts.notes(layout),
         figures=figures,
         left_out=left_out,
         figures_folder=FIGURES,

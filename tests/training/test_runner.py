@@ -14,14 +14,14 @@ import torch
 from torch import nn
 
 from stochbatch import data
-from stochbatch.training import METHODS, Interrupted, RunError, Trial, read_run, run, running
-from stochbatch.training.session import seed_everything
+from stochbatch.training import METHODS, Interrupted, RunError, Trial, read_run, run, runner
+from stochbatch.training.trainer import seed_everything
 from tests.training.runs import SMALL, CrashError, Witness, crash, lasting, small_trial
 
 
 @pytest.fixture(autouse=True)
 def _told_always(monkeypatch) -> None:
-    monkeypatch.setattr(running, "TOLD_EVERY", -1.0)
+    monkeypatch.setattr(runner, "TOLD_EVERY", -1.0)
 
 
 def terminate() -> None:
@@ -256,14 +256,14 @@ def test_a_signal_during_the_evaluation_is_obeyed_and_nothing_is_lost(
 ) -> None:
     trial = small_trial(method="entropy-sgd", epochs=2)
     expected = lasting(run(trial, tmp_path / "whole").folder)
-    evaluate = running.Session.evaluate
+    evaluate = runner.Session.evaluate
 
     def interrupted(self, tally):
         for _ in evaluate(self, tally):
             terminate()
             yield
 
-    monkeypatch.setattr(running.Session, "evaluate", interrupted)
+    monkeypatch.setattr(runner.Session, "evaluate", interrupted)
     with pytest.raises(Interrupted):
         run(trial, tmp_path)
     monkeypatch.undo()

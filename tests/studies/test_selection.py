@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stochbatch.studies import SCALES, STUDIES, Cell, StudyError, collect
-from stochbatch.studies.choosing import with_labels, with_names
+from stochbatch.studies.selection import with_labels, with_names
 
 PAPER = SCALES["paper"]
 COMPARISON = STUDIES["comparison"].cells(PAPER)

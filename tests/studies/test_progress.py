@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stochbatch.studies.watching import PlainWatcher, RichWatcher
+from stochbatch.studies.progress import PlainWatcher, RichWatcher
 from tests.training.runs import small_trial
 
 

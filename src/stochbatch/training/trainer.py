@@ -19,7 +19,7 @@ from stochbatch.optim.kernels.build import library
 from stochbatch.optim.kernels.fallback import UnavailableError
 from stochbatch.registry import METHODS, SCHEDULES
 from stochbatch.training.distributed import ALONE, Ranks, Slices
-from stochbatch.training.errors import RunError
+from stochbatch.training.exceptions import RunError
 from stochbatch.training.result import DataFacts
 from stochbatch.training.trial import Trial
 

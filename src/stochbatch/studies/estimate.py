@@ -12,8 +12,8 @@ import torch
 
 from stochbatch.data import DATASETS, Split
 from stochbatch.training import Trial
-from stochbatch.training.folder import read_metrics
-from stochbatch.training.session import Session, Tally
+from stochbatch.training.run_folder import read_metrics
+from stochbatch.training.trainer import Session, Tally
 
 SAMPLE_BATCH, SAMPLE_STEPS = 16, 2
 
@@ -113,7 +113,7 @@ def until_all_are_done(seconds: Iterable[float], workers: int) -> float:
     """Return when the last of so many workers is done, each taking the next as it gets free.
 
     Example:
-        >>> from stochbatch.studies.planning import until_all_are_done
+        >>> from stochbatch.studies.estimate import until_all_are_done
         >>> until_all_are_done([10, 10, 10], workers=2)
         20.0
     """

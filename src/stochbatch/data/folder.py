@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stochbatch.data.catalogue import Dataset, SourceFile, entry_of
-from stochbatch.data.errors import HashError
+from stochbatch.data.data_errors import HashError
 from stochbatch.registry import DATASETS
 
 ROOT_VARIABLE = "STOCHBATCH_DATA"
@@ -27,7 +27,7 @@ def data_root(root: str | os.PathLike[str] | None = None) -> Path:
         The folder, which need not exist.
 
     Example:
-        >>> from stochbatch.data.folders import data_root
+        >>> from stochbatch.data.folder import data_root
         >>> data_root("pictures").as_posix()
         'pictures'
     """

@@ -15,10 +15,10 @@ from PIL import Image
 
 from stochbatch.report import ReportError, write_report
 from stochbatch.report.curve import COLOURS
-from stochbatch.report.drawing import ARTICLE, style, style_at
 from stochbatch.report.figures import gallery
 from stochbatch.report.latex import latex
 from stochbatch.report.layout import Layout, between, number, ours, probability, signed
+from stochbatch.report.plotting import ARTICLE, style, style_at
 from stochbatch.studies import SCALES, STUDIES, Study, collect
 from stochbatch.studies.statistics import Interval, statistics
 from tests.report.finished_study import (

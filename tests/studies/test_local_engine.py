@@ -14,9 +14,9 @@ import filelock
 import pytest
 import torch
 
-from stochbatch.studies import SCALES, Study, collect, local
+from stochbatch.studies import SCALES, Study, collect, local_engine
 from stochbatch.studies.engine import StudyStopped, StudyWatcher, train
-from stochbatch.studies.local import default_workers, devices, run_trials
+from stochbatch.studies.local_engine import default_workers, devices, run_trials
 from stochbatch.training import Trial
 from tests.cli.command import ENVIRONMENT, SCRIPT
 from tests.training.runs import lasting, small_trial
@@ -97,15 +97,15 @@ def test_a_process_whose_device_may_be_broken_is_replaced_after_a_failure(
 ) -> None:
     """A GPU that is not there stands for one that is broken: every trial on it fails."""
     places: list[int] = []
-    hire = local._Engine._hire
+    hire = local_engine._Engine._hire
     monkeypatch.setattr(
-        local._Engine, "_hire", lambda self, place: (places.append(place), hire(self, place))
+        local_engine._Engine, "_hire", lambda self, place: (places.append(place), hire(self, place))
     )
     trials = [small_trial(dataset="cifar10", network="vgg11"), small_trial(epochs=1)]
     options = {"data_root": tmp_path / "empty"}
     assert run_trials(trials, tmp_path / "sound", device="cpu", **options).failed == 1
     assert places == [0]
-    monkeypatch.setattr(local, "devices", lambda device: ["cuda:77"])
+    monkeypatch.setattr(local_engine, "devices", lambda device: ["cuda:77"])
     assert run_trials(trials, tmp_path / "broken", **options).failed == 2
     assert places == [0, 0, 0]
 
@@ -211,7 +211,8 @@ def test_workers_of_an_engine_that_is_killed_save_and_end_and_the_next_goes_on(
     """The engine alone is killed, as by the kernel for want of memory."""
     trial = small_trial(epochs=60)
     program = (
-        "from stochbatch.training import Trial; from stochbatch.studies.local import run_trials\n"
+        "from stochbatch.training import Trial\n"
+        "from stochbatch.studies.local_engine import run_trials\n"
         "if __name__ == '__main__':\n"
         f"    run_trials([Trial(**{trial.model_dump()!r})], {str(tmp_path)!r})\n"
     )

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from stochbatch.optional import optional
 from stochbatch.report.curve import batches_by_kind, batches_by_layer
-from stochbatch.report.drawing import Panel, Sketch, draw_line, style_at
 from stochbatch.report.groups import Group, cells_along, file_name, in_brackets, over_trials
 from stochbatch.report.layout import Layout, joined
+from stochbatch.report.plotting import Panel, Sketch, draw_line, style_at
 from stochbatch.studies.results import Outcome
 
 if TYPE_CHECKING:

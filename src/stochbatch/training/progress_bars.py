@@ -11,7 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from stochbatch.training.watching import Progress
+from stochbatch.training.observers import Progress
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,7 +31,7 @@ def choose_progress(quiet: bool = False, stream: TextIO | None = None) -> Progre
 
     Example:
         >>> import io
-        >>> from stochbatch.training.progress import choose_progress
+        >>> from stochbatch.training.progress_bars import choose_progress
         >>> type(choose_progress(stream=io.StringIO())).__name__
         'PlainProgress'
     """
@@ -54,7 +54,7 @@ class TimeLeft:
         clock: tells the time in seconds.
 
     Example:
-        >>> from stochbatch.training.progress import TimeLeft
+        >>> from stochbatch.training.progress_bars import TimeLeft
         >>> ticks = iter([100.0, 104.0])
         >>> left = TimeLeft(epochs=10, done=5.5, clock=lambda: next(ticks))
         >>> left.text(7.5)
@@ -85,7 +85,7 @@ class PlainProgress(Progress):
     Example:
         >>> import sys
         >>> from stochbatch.training import Trial
-        >>> from stochbatch.training.progress import PlainProgress
+        >>> from stochbatch.training.progress_bars import PlainProgress
         >>> lines = PlainProgress(sys.stdout, clock=lambda: 0.0)
         >>> place = {"epoch": 0, "batch": 0, "batches": 11, "resumed": False, "note": None}
         >>> lines.begin(Trial(epochs=30), "runs/0123", **place)
@@ -251,7 +251,7 @@ def resumed_line(epoch: int, batch: int, epochs: int, batches: int) -> str:
     """Return where a run is taken up.
 
     Example:
-        >>> from stochbatch.training.progress import resumed_line
+        >>> from stochbatch.training.progress_bars import resumed_line
         >>> resumed_line(4, 7, 30, 11)
         'resumed: 4 of 30 epochs and 7 of 11 batches are done'
     """
@@ -263,7 +263,7 @@ def figure(value: float | None, form: str) -> str:
     """Return a number in a form, or a dash if it is none.
 
     Example:
-        >>> from stochbatch.training.progress import figure
+        >>> from stochbatch.training.progress_bars import figure
         >>> figure(1240.4, ",.0f"), figure(float("nan"), ".1f"), figure(None, ".1f")
         ('1,240', '-', '-')
     """

@@ -50,11 +50,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from stochbatch.registry import METHODS, STUDIES
 from stochbatch.studies.cell import Cell
-from stochbatch.studies.choosing import with_labels, with_names
 from stochbatch.studies.claim import Claim
-from stochbatch.studies.errors import StudyError
 from stochbatch.studies.published import check_table, published_value
 from stochbatch.studies.scales import Scale
+from stochbatch.studies.selection import with_labels, with_names
+from stochbatch.studies.study_error import StudyError
 from stochbatch.training import Trial, TrialError
 
 if sys.version_info >= (3, 11):
@@ -206,7 +206,7 @@ class Study(BaseModel):
             scale: what is reduced.
             only: labels to keep, by the name of the axis.
             named: of what is left, keep the cells whose names match one of these patterns
-                (:func:`stochbatch.studies.choosing.with_names`).
+                (:func:`stochbatch.studies.selection.with_names`).
         """
         pairs = list(self._cells(scale))
         found = [cell for cell, _ in pairs]

@@ -93,7 +93,7 @@ def side(labels: Sequence[str], cell: Cell | None, axis: str, among: int, presen
     """Return which label stands for a side of a claim, and of how many it is the best.
 
     Example:
-        >>> from stochbatch.report.claims import side
+        >>> from stochbatch.report.verdicts import side
         >>> from stochbatch.studies import Cell
         >>> cell = Cell({"rate": "0.1"}, {})
         >>> side(["0.1"], cell, "rate", 1, 1), side(["0.2", "0.1"], cell, "rate", 2, 2)

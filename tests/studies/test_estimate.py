@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from stochbatch.studies.planning import Kind, Speed, estimate, kind_of, measure, until_all_are_done
-from stochbatch.training import run, running
+from stochbatch.studies.estimate import Kind, Speed, estimate, kind_of, measure, until_all_are_done
+from stochbatch.training import run, runner
 from tests.training.runs import CrashError, Witness, crash, small_trial
 
 CPU = torch.device("cpu")
@@ -21,7 +21,7 @@ def speed(kind: Kind, device: torch.device) -> Speed:
 def test_the_epochs_that_are_done_are_not_counted_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "TOLD_EVERY", -1.0)
+    monkeypatch.setattr(runner, "TOLD_EVERY", -1.0)
     trial = small_trial(epochs=4)
     with pytest.raises(CrashError):
         run(trial, tmp_path, device="cpu", progress=Witness(crash, at=(1, 3)))

@@ -7,7 +7,7 @@ from contextlib import redirect_stdout
 
 import pytest
 
-from stochbatch.cli.texts import table
+from stochbatch.cli.printing import table
 
 ROWS = [("classifier.weight", "linear", "2,359,296", "0.0993"), ("0.bias", "bias", "64", "0.5")]
 

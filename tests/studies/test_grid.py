@@ -9,7 +9,7 @@ import torch
 
 from stochbatch.data import load
 from stochbatch.studies import SCALES, STUDIES, Study, StudyError
-from stochbatch.training.session import Session
+from stochbatch.training.trainer import Session
 
 PAPER = SCALES["paper"]
 CELLS = {

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from stochbatch.studies.cell import Cell
-from stochbatch.studies.errors import StudyError
+from stochbatch.studies.study_error import StudyError
 
 
 def with_labels(cells: Sequence[Cell], axis: str, labels: Sequence[str]) -> list[Cell]:
@@ -44,7 +44,7 @@ def with_names(cells: Sequence[Cell], patterns: Sequence[str]) -> list[Cell]:
 
     Example:
         >>> from stochbatch.studies import SCALES, STUDIES
-        >>> from stochbatch.studies.choosing import with_names
+        >>> from stochbatch.studies.selection import with_names
         >>> cells = STUDIES["comparison"].cells(SCALES["demo"])
         >>> [str(cell) for cell in with_names(cells, ["batch size 16, method sbs"])]
         ['dataset digits, network vgg_tiny, batch size 16, method SBS']

@@ -31,7 +31,7 @@ from stochbatch.data import Normalisation
 from stochbatch.files import write_atomically
 from stochbatch.training import checkpoint
 from stochbatch.training.distributed import Ranks
-from stochbatch.training.errors import RunError
+from stochbatch.training.exceptions import RunError
 from stochbatch.training.result import Result
 from stochbatch.training.trial import Trial, TrialError
 
@@ -136,7 +136,7 @@ class RunFolder:
         >>> read_run("no/such/folder")
         Traceback (most recent call last):
         ...
-        stochbatch.training.errors.RunError: no/such/folder is no run: it has no trial.json
+        stochbatch.training.exceptions.RunError: no/such/folder is no run: it has no trial.json
     """
 
     folder: Path

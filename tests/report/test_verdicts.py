@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from stochbatch.report import claims, write_report
-from stochbatch.report.claims import CHOICE, UNEQUAL, head, notes
+from stochbatch.report import verdicts, write_report
 from stochbatch.report.layout import Layout
+from stochbatch.report.verdicts import CHOICE, UNEQUAL, head, notes
 from stochbatch.studies import StudyResults
 from stochbatch.studies.statistics import statistics
 from tests.report.finished_study import finished_study
-from tests.report.test_study import Page
+from tests.report.test_page import Page
 from tests.studies.test_claims import HIGH, LOW, MIDDLE, STUDY
 from tests.studies.test_statistics import results
 
@@ -57,7 +57,7 @@ def test_the_page_names_both_sides_and_how_they_were_chosen(folder: Path) -> Non
 
 
 def rows(layout: Layout) -> list[list[str]]:
-    return [claims.row(layout, found) for found in layout.claims]
+    return [verdicts.row(layout, found) for found in layout.claims]
 
 
 def test_markdown_and_latex_name_them_too(folder: Path) -> None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from stochbatch.training.errors import RunError
+from stochbatch.training.exceptions import RunError
 
 
 class Events:

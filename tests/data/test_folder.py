@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stochbatch import data
-from stochbatch.data.folders import BLOCK, find, sha256_of
+from stochbatch.data.folder import BLOCK, find, sha256_of
 from tests.data import official
 
 

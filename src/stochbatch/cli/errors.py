@@ -53,7 +53,7 @@ def one_line(error: Exception) -> str:
     """Return what is wrong, in one line.
 
     Example:
-        >>> from stochbatch.cli.exits import one_line
+        >>> from stochbatch.cli.errors import one_line
         >>> from stochbatch.registry import UnknownNameError
         >>> one_line(UnknownNameError("no shape is called 'sqare'"))
         "no shape is called 'sqare'"

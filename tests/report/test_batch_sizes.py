@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stochbatch.report.batches import NAMED
-from stochbatch.report.drawing import Sketch
+from stochbatch.report.batch_sizes import NAMED
 from stochbatch.report.figures import gallery
 from stochbatch.report.layout import Layout
+from stochbatch.report.plotting import Sketch
 from stochbatch.studies import SCALES, STUDIES, StudyResults
 from tests.report.finished_study import finished_study
 from tests.report.test_figures import epochs, made_up, named

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from stochbatch.training import Progress, Trial
-from stochbatch.training.progress import (
+from stochbatch.training.progress_bars import (
     PlainProgress,
     RichProgress,
     TimeLeft,

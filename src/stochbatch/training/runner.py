@@ -21,9 +21,10 @@ from stochbatch.optim import SBS
 from stochbatch.training import checkpoint, finished
 from stochbatch.training.checkpoint import Place
 from stochbatch.training.distributed import Ranks, joined
-from stochbatch.training.errors import Interrupted, RunError
-from stochbatch.training.events import check_tensorboard, events
-from stochbatch.training.folder import (
+from stochbatch.training.exceptions import Interrupted, RunError
+from stochbatch.training.observers import Progress, Unfailing
+from stochbatch.training.result import Accuracy, Result, environment, plugins_of
+from stochbatch.training.run_folder import (
     METRICS,
     RESULT,
     TRIAL,
@@ -31,11 +32,10 @@ from stochbatch.training.folder import (
     locked,
     write,
 )
-from stochbatch.training.result import Accuracy, Result, environment, plugins_of
-from stochbatch.training.session import Session, Tally
 from stochbatch.training.signals import StopSignals
+from stochbatch.training.tensorboard import check_tensorboard, events
+from stochbatch.training.trainer import Session, Tally
 from stochbatch.training.trial import Trial
-from stochbatch.training.watching import Progress, Unfailing
 
 TOLD_EVERY = 0.2
 """Seconds between two reports of progress: each of them waits for the device."""
@@ -59,7 +59,7 @@ def run(
 ) -> Result:
     """Train, or go on training, or return what was trained long since.
 
-    The run lies in ``root / trial.folder`` (see :mod:`stochbatch.training.folder`). If it was
+    The run lies in ``root / trial.folder`` (see :mod:`stochbatch.training.run_folder`). If it was
     stopped, by whatever means, it goes on where it was and ends as if it never had been.
 
     Processes that torchrun started train together: each takes a slice of every batch, rank 0
