@@ -15,6 +15,7 @@ from torch import Tensor
 from stochbatch import data
 from stochbatch.nets import VGG
 from stochbatch.training import Trial
+from stochbatch.training.build import build_network
 
 IMAGES, SEEDS, LR = 512, 3, 0.1
 
@@ -48,7 +49,7 @@ def main() -> None:
             for seed in range(SEEDS):
                 torch.manual_seed(seed)
                 trial = Trial(dataset="cifar10", width=width, norm_init=start)
-                network = trial.build_network().train()
+                network = build_network(trial).train()
                 assert isinstance(network, VGG)
                 features = network.pool(network.features(images)).flatten(1)
                 values.append(curvature(features, network.classifier(features).softmax(1)))

@@ -12,6 +12,7 @@ from benchmarks.result import Goal, Result
 from benchmarks.timing import in_turn, ratios, times
 from stochbatch.data import DATASETS, MissingFileError, Split, load
 from stochbatch.training import Trial
+from stochbatch.training.build import build_network
 from stochbatch.training.trainer import Session, Tally
 
 WORKERS = 2
@@ -45,7 +46,7 @@ def _ours(trial: Trial, split: Split) -> Callable[[], object]:
 
 def _theirs(trial: Trial, split: Split) -> Callable[[], object]:
     session = Session(trial, split, split, torch.device("cpu"))  # for its statistics only
-    network = trial.build_network()
+    network = build_network(trial)
     pictures = tutorial.Pictures(
         split.images,
         split.labels,

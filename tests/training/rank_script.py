@@ -18,7 +18,7 @@ from torch import nn
 
 from stochbatch.data import MissingFileError
 from stochbatch.nets import NETWORKS
-from stochbatch.training import Interrupted, RunError, Trial, run
+from stochbatch.training import Interrupted, RunError, Trial, run, trainer
 from stochbatch.training.distributed import Slices, launched
 from stochbatch.training.trainer import Session
 
@@ -135,11 +135,11 @@ def refuse(root: Path) -> list[str]:
 def fail(root: Path) -> None:
     """Run the command; one rank has no memory."""
 
-    def full(self: Trial) -> nn.Module:
+    def full(trial: Trial) -> nn.Module:
         raise MemoryError("no room for a network")
 
     if RANK == 1:
-        Trial.build_network = full  # type: ignore[method-assign, assignment]
+        trainer.build_network = full  # type: ignore[attr-defined, assignment]
     from stochbatch.cli import main
 
     sys.argv = ["stochbatch", "train", "--root", str(root), "--epochs", "1", "--quiet"]

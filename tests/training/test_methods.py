@@ -11,6 +11,7 @@ from torch import nn
 from stochbatch.optim import SBS, AccSGD, AlternatingSGD, EntropySGD
 from stochbatch.studies import SCALES, Study
 from stochbatch.training import METHODS, Method, Trial, TrialError
+from stochbatch.training.build import build_optimizer
 
 OPTIMIZERS = {
     "sgd": torch.optim.SGD,
@@ -140,7 +141,7 @@ def test_a_retired_setting_stays_in_the_trial_and_is_not_passed_on() -> None:
     trial = Trial(method="sbs", settings={"momentum_mode": "lazy"})
     assert trial == Trial(method="sbs")
     assert '"momentum_mode":"lazy"' in trial.to_json()
-    optimizer = trial.build_optimizer(nn.Linear(1, 1))
+    optimizer = build_optimizer(trial, nn.Linear(1, 1))
     assert "momentum_mode" not in optimizer.param_groups[0]
     with pytest.raises(TrialError, match="SBS has only momentum_mode='lazy', got 'push'"):
         Trial(method="sbs", settings={"momentum_mode": "push"})
@@ -152,7 +153,7 @@ def test_a_setting_that_came_later_is_in_the_text_only_where_it_differs() -> Non
     assert "compare" not in trial.to_json()
     other = Trial(method="sbs", settings={"compare": "all"})
     assert '"compare":"all"' in other.to_json()
-    assert other.build_optimizer(nn.Linear(1, 1)).param_groups[0]["compare"] == "all"
+    assert build_optimizer(other, nn.Linear(1, 1)).param_groups[0]["compare"] == "all"
     with pytest.raises(TrialError, match="compare must be one of"):
         Trial(method="sbs", settings={"compare": "layer"})
 
@@ -164,7 +165,7 @@ def test_variants_are_methods_and_not_settings() -> None:
         ("sbs-fixed-half", "probability", 0.5),
     ):
         trial = Trial(method=name)
-        assert trial.build_optimizer(nn.Linear(1, 1)).param_groups[0][option] == value
+        assert build_optimizer(trial, nn.Linear(1, 1)).param_groups[0][option] == value
         assert "coin" not in trial.settings
         with pytest.raises(TrialError, match="has no setting 'coin'"):
             Trial(method=name, settings={"coin": "none"})

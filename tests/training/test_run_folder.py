@@ -14,6 +14,7 @@ from torch import nn
 
 from stochbatch.nets import NETWORKS
 from stochbatch.training import Interrupted, RunError, Trial, read_run, run
+from stochbatch.training.build import build_network
 from stochbatch.training.distributed import ALONE
 from stochbatch.training.run_folder import locked
 from tests.trained import copied, trained
@@ -66,7 +67,7 @@ def test_an_interruption_reaches_another_process() -> None:
 def test_other_programs_load_the_weights() -> None:
     read = trained()
     path = read.folder / "weights.safetensors"
-    network = read.trial.build_network()
+    network = build_network(read.trial)
     network.load_state_dict(load_file(path))
     for name, tensor in read.network().state_dict().items():
         assert torch.equal(network.state_dict()[name], tensor)

@@ -15,6 +15,7 @@ from torch import nn
 
 from stochbatch import data
 from stochbatch.training import METHODS, Interrupted, RunError, Trial, read_run, run, runner
+from stochbatch.training.build import build_network
 from stochbatch.training.trainer import seed_everything
 from tests.training.runs import SMALL, CrashError, Witness, crash, lasting, small_trial
 
@@ -102,7 +103,7 @@ def test_it_is_the_loop_that_one_would_write(tmp_path: Path) -> None:
         drop_single=True,
     )
     seed_everything(4, "initial weights")
-    network = trial.build_network()
+    network = build_network(trial)
     optimizer = torch.optim.SGD(network.parameters(), 0.1, momentum=0.9, weight_decay=5e-4)
     losses = []
     for epoch, lr in enumerate([0.1, 0.0505, 0.001]):

@@ -1,9 +1,12 @@
 """Invariant: a trial says all about a training, has one identity, and cannot be wrong."""
 
 import copy
+import hashlib
 import json
 import pickle
 import re
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -13,6 +16,7 @@ from torch.nn import BatchNorm2d
 from stochbatch.data import DATASETS
 from stochbatch.studies import SCALES, STUDIES
 from stochbatch.training import METHODS, SCHEDULES, Trial, TrialError
+from stochbatch.training.build import build_network
 
 
 def test_what_is_not_given_is_filled_in() -> None:
@@ -180,9 +184,9 @@ def test_a_field_that_joined_later_leaves_the_names_of_trials_alone() -> None:
 
 def test_uniform_scales_of_batch_norms_change_nothing_else_of_the_start() -> None:
     torch.manual_seed(0)
-    ones = Trial().build_network().state_dict()
+    ones = build_network(Trial()).state_dict()
     torch.manual_seed(0)
-    uniform = Trial(norm_init="uniform").build_network()
+    uniform = build_network(Trial(norm_init="uniform"))
     scales = {f"{name}.weight" for name, m in uniform.named_modules() if isinstance(m, BatchNorm2d)}
     assert len(scales) == 3
     for name, value in uniform.state_dict().items():
@@ -339,3 +343,63 @@ def test_files_of_both_forms(tmp_path) -> None:
     for name, text in (("t.json", trial.to_json()), ("t.toml", trial.to_toml())):
         (tmp_path / name).write_text(text)
         assert Trial.from_file(tmp_path / name) == trial
+
+
+def test_a_saved_trial_is_read_without_torch_and_without_its_plugin() -> None:
+    """Completing a trial looks its method up, and imports torch; reading one does neither."""
+    code = (
+        "import sys\n"
+        "from stochbatch.training.trial import Trial\n"
+        f"trial = Trial.stored({json.loads(UNKNOWN)!r})\n"
+        "print(trial.hash, 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [hashlib.sha256(UNKNOWN.encode()).hexdigest(), "False"]
+
+
+UNKNOWN = json.dumps(
+    {
+        **json.loads(Trial(method="sbs").to_json()),
+        **dict.fromkeys(("dataset", "network", "method", "schedule"), "unknown"),
+    },
+    sort_keys=True,
+    separators=(",", ":"),
+)
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_a_saved_trial_is_the_trial(study: str) -> None:
+    for cell in STUDIES[study].cells(SCALES["demo"]):
+        trial = cell.trial(1)
+        for text in (trial.to_json(), trial.model_dump_json(indent=1)):
+            stored = Trial.stored(json.loads(text))
+            assert stored == trial
+            assert stored.hash == trial.hash
+            assert stored.folder == trial.folder
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"lr": None}, "lr: input should be a valid number, got None"),
+        ({"metod": "sgd"}, "a trial has no 'metod', did you mean 'method'?"),
+        ({"settings": {"lambd": {}}}, "lambd must be a finite number, a text, true"),
+    ],
+    ids=str,
+)
+def test_a_saved_trial_with_wrong_fields_is_refused(change: dict, message: str) -> None:
+    with pytest.raises(TrialError, match=re.escape(message)):
+        Trial.stored({**json.loads(UNKNOWN), **change})
+
+
+def test_a_saved_trial_has_every_field() -> None:
+    for name in json.loads(UNKNOWN):
+        fields = json.loads(UNKNOWN)
+        del fields[name]
+        with pytest.raises(TrialError, match=f"a saved trial has every field.* no '{name}'"):
+            Trial.stored(fields)
+
+
+def test_a_saved_trial_is_frozen() -> None:
+    with pytest.raises(TypeError, match="a trial is frozen"):
+        Trial.stored(json.loads(UNKNOWN)).settings["lambd"] = 0.0

@@ -30,6 +30,7 @@ from torch import nn
 from stochbatch.data import Normalisation
 from stochbatch.files import write_atomically
 from stochbatch.training import checkpoint
+from stochbatch.training.build import build_network
 from stochbatch.training.distributed import Ranks
 from stochbatch.training.exceptions import RunError
 from stochbatch.training.result import Result
@@ -170,7 +171,7 @@ class RunFolder:
 
     def network(self) -> nn.Module:
         """Return the network, ready to evaluate, with its final or its last saved weights."""
-        network = self.trial.build_network()
+        network = build_network(self.trial)
         network.load_state_dict(self.weights())
         return network.eval()
 

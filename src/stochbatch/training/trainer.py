@@ -18,6 +18,7 @@ from stochbatch.optim import SBS
 from stochbatch.optim.kernels.build import library
 from stochbatch.optim.kernels.fallback import UnavailableError
 from stochbatch.registry import METHODS, SCHEDULES
+from stochbatch.training.build import build_network, build_optimizer
 from stochbatch.training.distributed import ALONE, Ranks, Slices
 from stochbatch.training.exceptions import RunError
 from stochbatch.training.result import DataFacts
@@ -108,7 +109,7 @@ class Session:
         )
         self.facts = _facts(train, test, len(labels), self.batches.normalisation)
         seed_everything(trial.seed, "initial weights")
-        self.network = trial.build_network().to(device)
+        self.network = build_network(trial).to(device)
         if trial.compile and device.type == "cpu" and _has_narrow_convolution(self.network, 2):
             raise RunError(
                 f"{trial.network} of width {trial.width:g} cannot be compiled on a CPU: torch's "
@@ -121,7 +122,7 @@ class Session:
         self.forward: Any = torch.compile(self.network) if trial.compile else self.network
         zeros = torch.zeros(2, *self.batches.shape[1:], device=device)
         self.trained = ranks.data_parallel(self.forward, self._laid_out(zeros))  # type: ignore[arg-type]
-        self.optimizer = trial.build_optimizer(self.network)
+        self.optimizer = build_optimizer(trial, self.network)
         if isinstance(self.optimizer, SBS):
             self.optimizer.on_slow_layers(logging.getLogger("stochbatch").info)
             if device.type == "cpu":

@@ -7,16 +7,12 @@ import inspect
 import json
 import sys
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from stochbatch.data import DATASETS
-from stochbatch.nets import NETWORKS, uniform_norm_scales
-from stochbatch.registry import METHODS, SCHEDULES, check_settings, hint
+from stochbatch.registry import DATASETS, METHODS, NETWORKS, SCHEDULES, check_settings, hint
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -108,13 +104,35 @@ class Trial(BaseModel):
     seed: int = Field(0, ge=0, lt=1 << 64, strict=True)
 
     def __init__(self, **fields: Any) -> None:
+        self._read(fields)
+        try:
+            self._complete()
+        except ValueError as error:
+            raise TrialError(str(error)) from error
+
+    @classmethod
+    def stored(cls, fields: Mapping[str, Any]) -> Trial:
+        """Return a trial that was complete when it was saved, as its text has it.
+
+        Nothing is filled in or looked up, so its method, network or data set may be missing here.
+        """
+        for name in cls.model_fields.keys() - LATER:
+            if name not in fields:
+                raise TrialError(f"a saved trial has every field, and this one has no {name!r}")
+        trial = cls.__new__(cls)
+        trial._read(fields)
+        for name in ("settings", "schedule_settings"):
+            _set(trial, name, Settings(getattr(trial, name)))
+        return trial
+
+    def _read(self, fields: Mapping[str, Any]) -> None:
         try:
             super().__init__(**fields)
         except ValidationError as error:
             raise TrialError(_one_line(error)) from None
 
-    @model_validator(mode="after")
-    def _complete(self) -> Trial:
+    def _complete(self) -> None:
+        """Fill in what is not given, and refuse what cannot be trained."""
         entry = DATASETS[self.dataset]
         if not self.network:
             _set(self, "network", "vgg_tiny" if entry.shape[1] < 32 else "vgg11")
@@ -134,14 +152,15 @@ class Trial(BaseModel):
             raise ValueError(
                 f"{method.title} takes a closure, which fp16's scaler cannot: use bf16"
             )
+        from stochbatch.training.build import try_out
+
         try:
-            self._try_out()
-        except (TypeError, IndexError, ArithmeticError, RuntimeError) as error:
-            first = str(error).splitlines()[0]
+            try_out(self)
+        except (TypeError, IndexError, ArithmeticError, AssertionError, RuntimeError) as error:
+            first = (str(error) or type(error).__name__).splitlines()[0]
             raise ValueError(
                 f"this network, method or schedule cannot be built: {first}"
             ) from error
-        return self
 
     def _take_usual_rate(self) -> dict[str, Any]:
         """Take the rate and the schedule of the method, if no rate is given.
@@ -161,41 +180,10 @@ class Trial(BaseModel):
             defaults["end_lr"] *= times
         return defaults
 
-    def _try_out(self) -> None:
-        """Build everything once without memory, so that what cannot be is refused now."""
-        # A study has thousands of trials, and few that differ in what matters here.
-        network = METHODS[self.method].network_options(self.settings)
-        _try_network(self.dataset, self.network, self.width, tuple(sorted(network.items())))
-        _try_optimizer(self.model_copy(update={"seed": 0, "share": 1.0, "width": 1.0}).to_json())
-
     def evaluates(self, epoch: int) -> bool:
         """Return whether there is an evaluation after an epoch, counted from 0."""
         last = self.epochs - last_tenth(self.epochs)
         return epoch >= last or (epoch + 1) % self.evaluate_every == 0
-
-    def build_network(self, **options: Any) -> torch.nn.Module:
-        """Return the network, with weights from torch's generator; ``options`` overrule its own."""
-        entry, method = DATASETS[self.dataset], METHODS[self.method]
-        network = NETWORKS[self.network](
-            classes=len(entry.classes),
-            channels=entry.shape[0],
-            width=self.width,
-            **{**method.network_options(self.settings), **options},
-        )
-        if self.norm_init == "uniform":
-            uniform_norm_scales(network)
-        return network
-
-    def build_optimizer(self, network: torch.nn.Module) -> torch.optim.Optimizer:
-        """Return the optimizer of ``network``."""
-        return METHODS[self.method].optimizer(
-            network,
-            lr=self.lr,
-            momentum=self.momentum,
-            weight_decay=self.weight_decay,
-            seed=self.seed,
-            **self.settings,
-        )
 
     @property
     def hash(self) -> str:
@@ -262,24 +250,6 @@ class Trial(BaseModel):
 def last_tenth(epochs: int) -> int:
     """Return how many epochs are the last 10 % of so many, at least one."""
     return max(1, epochs // 10)
-
-
-@lru_cache(maxsize=4096)
-def _try_network(
-    dataset: str, network: str, width: float, options: tuple[tuple[str, Any], ...]
-) -> None:
-    trial = Trial.model_construct(dataset=dataset, network=network, width=width)
-    with torch.device("meta"):
-        built = trial.build_network(**dict(options))
-        built.eval()(torch.empty(2, *DATASETS[dataset].shape))
-
-
-@lru_cache(maxsize=4096)
-def _try_optimizer(trial_json: str) -> None:
-    trial = Trial.model_construct(**json.loads(trial_json))
-    with torch.device("meta"):
-        optimizer = trial.build_optimizer(torch.nn.Linear(1, 1))
-    SCHEDULES[trial.schedule](optimizer, trial.epochs, **trial.schedule_settings)
 
 
 def check_falling(lr: float, schedule_settings: Mapping[str, Any]) -> None:
