@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from stochbatch import data
@@ -41,7 +43,7 @@ def source(root: Path) -> Path:
 def unreadable(entry: data.Dataset) -> data.Dataset:
     """The same data set, whose source cannot be read: only the cache can answer."""
 
-    def read(paths: object, split: str) -> None:
+    def read(*_: object) -> None:
         raise AssertionError("the source was read")
 
     return replace(entry, read=read)
@@ -62,7 +64,8 @@ def test_the_second_load_does_not_read_the_source(entry: data.Dataset, tmp_path:
 def test_a_changed_source_is_read_again(entry: data.Dataset, tmp_path: Path) -> None:
     first = data.load(entry, tmp_path, accept_hash=True)
     shutil.copy(tmp_path / NAME / "test_32x32.mat", source(tmp_path))
-    second = data.load(entry, tmp_path, accept_hash=True)
+    with pytest.warns(data.CacheWarning, match="made from another train_32x32.mat"):
+        second = data.load(entry, tmp_path, accept_hash=True)
     assert (len(first), len(second)) == (official.TRAIN, official.TEST)
     assert not second.official
 
@@ -75,7 +78,7 @@ def test_a_source_of_the_same_size_and_another_time_is_hashed_again(
     content[10] ^= 1  # in the text of the header: the pixels stay
     source(tmp_path).write_bytes(content)
     os.utime(source(tmp_path), ns=(0, 0))
-    with pytest.raises(data.HashError):
+    with pytest.raises(data.HashError), pytest.warns(data.CacheWarning, match="another"):
         data.load(entry, tmp_path)
 
 
@@ -87,9 +90,10 @@ def test_the_cache_of_an_accepted_file_is_never_used_instead_of_the_published_on
     with pytest.raises(data.HashError):
         data.load(NAME, tmp_path)
     source(tmp_path).unlink()
-    for accept_hash in (False, True):
-        with pytest.raises(data.MissingFileError):
-            data.load(NAME, tmp_path, accept_hash=accept_hash)
+    with pytest.raises(data.MissingFileError):
+        data.load(NAME, tmp_path)
+    with pytest.raises(data.MissingFileError), pytest.warns(data.CacheWarning, match="another"):
+        data.load(NAME, tmp_path, accept_hash=True)
 
 
 def test_the_published_file_replaces_the_cache_of_an_accepted_one(
@@ -111,7 +115,10 @@ def test_a_cache_is_not_for_an_entry_that_was_corrected(
         replace(entry, shape=(1, 2, 3)),
         replace(entry, train=replace(entry.train, count=1)),
     ):
-        with pytest.raises(data.FormatError, match="expected"):
+        with (
+            pytest.raises(data.FormatError, match="must|expected"),
+            pytest.warns(data.CacheWarning),
+        ):
             data.load(other, tmp_path)
     data.load(unreadable(entry), tmp_path)
 
@@ -140,10 +147,113 @@ def test_a_damaged_cache_is_ignored_and_written_again(
 ) -> None:
     first = data.load(entry, tmp_path)
     damage(cache_of(tmp_path))
-    with pytest.warns(data.CacheWarning, match="train.safetensors is damaged") as caught:
+    with pytest.warns(data.CacheWarning, match="not used .it is damaged") as caught:
         assert data.load(entry, tmp_path).sha256 == first.sha256
     assert caught[0].filename == __file__
     assert data.load(unreadable(entry), tmp_path).sha256 == first.sha256
+
+
+def test_a_source_with_another_time_is_hashed_but_not_read(
+    entry: data.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data.load(entry, tmp_path)
+    os.utime(source(tmp_path), ns=(0, 0))
+    assert data.load(unreadable(entry), tmp_path).official
+    monkeypatch.setattr("stochbatch.data.loader.sha256_of", None)  # and hashed only once
+    assert data.load(unreadable(entry), tmp_path).official
+
+
+def forge(path: Path, facts: dict[str, object] | None = None, **arrays: np.ndarray) -> None:
+    """Write a cache with some of its arrays and facts replaced, and the right digest."""
+    with safe_open(path, "np") as file:
+        recorded = json.loads(file.metadata()["split"])
+    arrays = {**load_file(path), **arrays}
+    recorded |= {"sha256": digest(arrays["images"], arrays["labels"]), **(facts or {})}
+    save_file(arrays, path, {"split": json.dumps(recorded)})
+
+
+IMAGES, LABELS = np.zeros((10, 3, 32, 32), np.uint8), np.arange(10)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "why"),
+    [
+        ({"images": IMAGES[:9], "labels": LABELS[:9]}, "9 images in the train part, expected 10"),
+        ({"images": np.repeat(IMAGES, 2, 0), "labels": np.repeat(LABELS, 2)}, "20 images"),
+        ({"labels": LABELS[:9]}, "10 images, but 9 labels"),
+        ({"labels": LABELS[:, None]}, "10 images, but 10 labels"),
+        ({"labels": np.array(3)}, "10 images, but 1 labels"),
+        ({"labels": LABELS + 1}, "labels must be integers from 0 to 9"),
+        ({"labels": LABELS / 2}, "labels must be integers"),
+        ({"images": IMAGES[:, :1]}, r"images of \(1, 32, 32\), expected"),
+        ({"images": IMAGES.astype(np.float32)}, "pixels of float32"),
+        ({"images": np.array(0, np.uint8)}, r"images of \(\), expected"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_cache_of_other_arrays_than_the_catalogue_declares_is_refused(
+    arrays: dict[str, np.ndarray], why: str, entry: data.Dataset, tmp_path: Path
+) -> None:
+    first = data.load(entry, tmp_path)
+    forge(cache_of(tmp_path), **arrays)
+    with pytest.warns(data.CacheWarning, match=f"is not used .*{why}") as caught:
+        assert data.load(entry, tmp_path).sha256 == first.sha256
+    assert len(caught) == 1
+    forge(cache_of(tmp_path), **arrays)
+    source(tmp_path).unlink()
+    with pytest.raises(data.MissingFileError), pytest.warns(data.CacheWarning, match=why):
+        data.load(entry, tmp_path)
+
+
+def test_a_cache_of_more_images_than_there_are_is_refused_even_if_accepted(
+    entry: data.Dataset, tmp_path: Path
+) -> None:
+    data.load(entry, tmp_path, accept_hash=True)
+    forge(cache_of(tmp_path), images=np.repeat(IMAGES, 2, 0), labels=np.repeat(LABELS, 2))
+    with pytest.warns(data.CacheWarning, match="20 images in the train part, expected 10"):
+        assert len(data.load(entry, tmp_path, accept_hash=True)) == 10
+
+
+def test_a_cache_of_the_other_split_is_refused(tmp_path: Path) -> None:
+    """Both parts of CIFAR-10 come from one file, so that its hash does not tell."""
+    official.write("cifar10", tmp_path)
+    first = data.load("cifar10", tmp_path, "test", accept_hash=True)
+    data.load("cifar10", tmp_path, "train", accept_hash=True)
+    folder = tmp_path / "cifar10" / "cache"
+    shutil.copy(folder / "train.safetensors", folder / "test.safetensors")
+    with pytest.warns(data.CacheWarning, match="it is of cifar10, train"):
+        assert data.load("cifar10", tmp_path, "test", accept_hash=True).sha256 == first.sha256
+
+
+def test_a_cache_of_another_data_set_is_refused(tmp_path: Path) -> None:
+    """Even if its files look the same: MNIST's and Fashion-MNIST's have the same names."""
+    entries = []
+    for name in ("mnist", "fashion_mnist"):
+        entries.append(official.published(name, official.write(name, tmp_path)))
+        data.load(entries[-1], tmp_path)
+    mnist, fashion = (tmp_path / entry.name / "cache" / "train.safetensors" for entry in entries)
+    shutil.copy(mnist, fashion)
+    for name in ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"):
+        stat = (tmp_path / "mnist" / name).stat()
+        os.utime(tmp_path / "fashion_mnist" / name, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    for accept_hash in (False, True):
+        with pytest.warns(data.CacheWarning, match="it is of mnist, train"):
+            assert data.load(entries[1], tmp_path, accept_hash=accept_hash).official
+        shutil.copy(mnist, fashion)
+
+
+@pytest.mark.parametrize("accept_hash", [False, True])
+def test_a_cache_that_records_another_number_of_files_is_refused(
+    accept_hash: bool, entry: data.Dataset, tmp_path: Path
+) -> None:
+    data.load(entry, tmp_path)
+    forge(cache_of(tmp_path), {"sources": []}, images=IMAGES, labels=LABELS)
+    if accept_hash:
+        with pytest.warns(data.CacheWarning, match="is not used"):
+            split = data.load(entry, tmp_path, accept_hash=True)
+    else:
+        split = data.load(entry, tmp_path)
+    assert split.images.any()
 
 
 def test_temporary_files_of_killed_processes_are_removed_in_time(

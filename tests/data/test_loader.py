@@ -115,14 +115,14 @@ def test_what_a_reader_must_not_return(
     images: np.ndarray, labels: np.ndarray, message: str, tmp_path: Path
 ) -> None:
     official.write("mnist", tmp_path)
-    entry = replace(data.DATASETS["mnist"], read=lambda paths, split: (images, labels))
+    entry = replace(data.DATASETS["mnist"], read=lambda *_: (images, labels))
     with pytest.raises(data.FormatError, match=message):
         data.load(entry, tmp_path, accept_hash=True)
 
 
 def test_labels_of_a_reader_may_be_small_integers(tmp_path: Path) -> None:
     images, labels = np.zeros((4, 1, 28, 28), np.uint8), np.arange(4, dtype=np.uint8)
-    entry = replace(data.DATASETS["mnist"], read=lambda paths, split: (images, labels))
+    entry = replace(data.DATASETS["mnist"], read=lambda *_: (images, labels))
     official.write("mnist", tmp_path)
     for _ in range(2):  # from the file, and from the cache without a warning
         split = data.load(entry, tmp_path, accept_hash=True)

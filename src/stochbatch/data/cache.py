@@ -1,8 +1,8 @@
 """A split in one safetensors file, so that the second load is fast.
 
-``<root>/<name>/cache/<split>.safetensors`` has the images, the labels, the digest of both, and
-the SHA-256 of each source file, with the size and the time that the file had when it was hashed.
-The digest is checked at every load.
+``<root>/<name>/cache/<split>.safetensors`` has the images, the labels, the digest of both, whose
+they are (data set and split), and the SHA-256 of each source file, with the size and the time that
+the file had when it was hashed. A cache is used if all of it is as it should be.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,33 +53,31 @@ def digest(images: Images, labels: Labels) -> str:
     return content.hexdigest()
 
 
-def read(path: Path) -> Cached | None:
-    """Return what is cached, or None; a damaged cache is a warning."""
+def read(path: Path, name: str, split: str) -> Cached | None:
+    """Return what is cached of a split, or None; raise ValueError if it is damaged or another's."""
     safetensors = optional("safetensors")
     try:
         with safetensors.safe_open(path, "np") as file:
             facts = json.loads(file.metadata()["split"])
             arrays = file.get_tensor("images"), file.get_tensor("labels")
+        sources = [Source(*source) for source in facts["sources"]]
         if digest(*arrays) != facts["sha256"]:
             raise ValueError("its content does not have the recorded SHA-256")
-        sources = [Source(*source) for source in facts["sources"]]
     except FileNotFoundError:
         return None
     except Exception as error:  # of safetensors, JSON, or whatever a damaged file makes happen
-        warnings.warn(
-            f"the cache {path} is damaged and not used ({error}); the source is read again",
-            CacheWarning,
-            stacklevel=3,
-        )
-        return None
+        raise ValueError(f"it is damaged: {error}") from error
+    if (facts.get("name"), facts.get("split")) != (name, split):
+        raise ValueError(f"it is of {facts.get('name')}, {facts.get('split')}")
     return Cached(arrays, facts["sha256"], sources)
 
 
-def write(path: Path, arrays: Arrays, sha256: str, sources: Sequence[Source]) -> None:
+def write(path: Path, name: str, split: str, cached: Cached) -> None:
     """Store a split; a folder that cannot be written to is a warning."""
-    images, labels = arrays
-    facts = {"split": json.dumps({"sha256": sha256, "sources": sources})}
-    content = optional("safetensors.numpy").save({"images": images, "labels": labels}, facts)
+    (images, labels), sha256, sources = cached
+    facts = {"name": name, "split": split, "sha256": sha256, "sources": sources}
+    arrays = {"images": images, "labels": labels}
+    content = optional("safetensors.numpy").save(arrays, {"split": json.dumps(facts)})
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_forgotten(path.parent)

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from stochbatch.data import readers
+from stochbatch.data import formats
 from stochbatch.data.digits import read_digits
-from stochbatch.data.formats import CIFAR_SHAPE, STL_SHAPE, SVHN_SHAPE, Arrays
 from stochbatch.registry import DATASETS, UnknownNameError
 
 
@@ -57,7 +56,8 @@ class Dataset:
         classes: names of the classes, in the order of their labels.
         train: the training part.
         test: the test part.
-        read: from the files of a part, in their order, and the split's name to arrays.
+        read: from the files of a part, in their order, the split's name, and the shape
+            [N, C, H, W] of its images (N is their largest number) to arrays.
         augmentation: the crops and flips that training images usually get.
 
     Example:
@@ -71,7 +71,7 @@ class Dataset:
     classes: tuple[str, ...]
     train: Part
     test: Part
-    read: Callable[[Sequence[Path], str], Arrays]
+    read: Callable[[Sequence[Path], str, formats.Shape], formats.Arrays]
     augmentation: Augmentation = NO_AUGMENTATION
 
     def part(self, split: str) -> Part:
@@ -114,11 +114,11 @@ DATASETS.provide(
     "cifar10",
     Dataset(
         name="cifar10",
-        shape=CIFAR_SHAPE,
+        shape=(3, 32, 32),
         classes=_classes("airplane, automobile, bird, cat, deer, dog, frog, horse, ship, truck"),
         train=Part(50_000, (_CIFAR10,)),
         test=Part(10_000, (_CIFAR10,)),
-        read=readers.read_cifar10,
+        read=formats.read_cifar10,
         augmentation=Augmentation(4, flip=True),
     ),
 )
@@ -139,11 +139,11 @@ DATASETS.provide(
     "svhn",
     Dataset(
         name="svhn",
-        shape=SVHN_SHAPE,
+        shape=(3, 32, 32),
         classes=DIGITS,
         train=Part(73_257, (_SVHN_TRAIN,)),
         test=Part(26_032, (_SVHN_TEST,)),
-        read=readers.read_svhn,
+        read=formats.read_svhn,
         augmentation=Augmentation(4),
     ),
 )
@@ -158,11 +158,11 @@ DATASETS.provide(
     "stl10",
     Dataset(
         name="stl10",
-        shape=STL_SHAPE,
+        shape=(3, 96, 96),
         classes=_classes("airplane, bird, car, cat, deer, dog, horse, monkey, ship, truck"),
         train=Part(5_000, (_STL10,)),
         test=Part(8_000, (_STL10,)),
-        read=readers.read_stl10,
+        read=formats.read_stl10,
         augmentation=Augmentation(12, flip=True),
     ),
 )
@@ -201,7 +201,7 @@ DATASETS.provide(
             (1_648_877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
             (4_542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
         ),
-        read=readers.read_idx,
+        read=formats.read_idx,
         augmentation=Augmentation(2),
     ),
 )
@@ -229,7 +229,7 @@ DATASETS.provide(
             (4_422_102, "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
             (5_148, "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
         ),
-        read=readers.read_idx,
+        read=formats.read_idx,
         augmentation=Augmentation(2, flip=True),
     ),
 )

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from stochbatch.data.formats import Arrays, Labels
+from stochbatch.data.formats import Arrays, Labels, Shape
 
 # np.savez_compressed of images (uint8, [1797, 8, 8], ink from 0 to 16) and labels (uint8).
 FILE = Path(__file__).with_name("digits.npz")
@@ -37,7 +37,7 @@ def is_test(labels: Labels) -> NDArray[np.bool_]:
     return chosen
 
 
-def read_digits(paths: Sequence[Path], split: str) -> Arrays:
+def read_digits(paths: Sequence[Path], split: str, shape: Shape) -> Arrays:
     """Return the images and labels of a split; ink from 0 to 16 becomes 0 to 255, rounded."""
     with np.load(FILE, allow_pickle=False) as file:
         ink, labels = file["images"], file["labels"].astype(np.int64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,8 @@ import torch
 from torch import Tensor
 
 from stochbatch.data import cache
-from stochbatch.data.catalogue import Dataset, Part, entry_of
-from stochbatch.data.data_errors import FormatError, MissingFileError
+from stochbatch.data.catalogue import Dataset, Part, SourceFile, entry_of
+from stochbatch.data.data_errors import CacheWarning, FormatError, MissingFileError
 from stochbatch.data.folder import data_root, find, hash_error, sha256_of
 from stochbatch.data.formats import Arrays
 
@@ -81,8 +82,8 @@ def load(
         root: the folder of all data, see `data_root`. A data set's files lie in the folder
             of its name there, or in ``root`` itself.
         split: ``"train"`` or ``"test"``.
-        accept_hash: take files that are not the published ones, as well as other numbers of
-            images than the published ones. The split then says ``official=False``.
+        accept_hash: take files that are not the published ones, and that may have fewer images
+            than those. The split then says ``official=False``.
 
     Returns:
         The split, which unpacks into images and labels.
@@ -103,16 +104,18 @@ def load(
     folder = data_root(root)
     paths = [find(entry, file, folder) for file in part.files]
     store = folder / entry.name / "cache" / f"{split}.safetensors"
-    cached = cache.read(store) if part.files else None
-    if cached is None or not _is_usable(cached, entry, part, paths, accept_hash):
+    cached = _cached(store, entry, split, paths, accept_hash) if part.files else None
+    if cached is None:
         there = [path for path in paths if path is not None]
         if len(there) < len(paths):
             raise _missing(entry, part, paths, folder)
-        sources = _verified(part, there, accept_hash)
-        arrays = _read(entry, there, split, accept_hash)
+        sources = [_verified(*pair, accept_hash) for pair in zip(part.files, there, strict=True)]
+        where = " and ".join(map(str, there)) or entry.name
+        read = entry.read(there, split, (part.count, *entry.shape))
+        arrays = _checked(read, where, entry, split, accept_hash)
         cached = cache.Cached(arrays, cache.digest(*arrays), sources)
         if part.files:
-            cache.write(store, *cached)
+            cache.write(store, entry.name, split, cached)
     images, labels = map(torch.from_numpy, cached.arrays)
     official = _is_official(cached, part)
     return Split(images, labels, entry.name, split, entry.classes, official, cached.sha256)
@@ -122,28 +125,44 @@ def _is_official(cached: cache.Cached, part: Part) -> bool:
     return [source.sha256 for source in cached.sources] == [file.sha256 for file in part.files]
 
 
-def _is_usable(
-    cached: cache.Cached,
-    entry: Dataset,
-    part: Part,
-    paths: Sequence[Path | None],
-    accept_hash: bool,
-) -> bool:
-    """Whether a cache was made from the files at ``paths``, or from published ones now gone."""
-    count, *shape = cached.arrays[0].shape
-    return (
-        (accept_hash or (_is_official(cached, part) and count == part.count))
-        and tuple(shape) == entry.shape
-        and len(cached.sources) == len(paths)
-        and all(
-            source[1:] == _stamp(path) if path is not None else source.sha256 == file.sha256
-            for source, file, path in zip(cached.sources, part.files, paths, strict=True)
+def _cached(
+    store: Path, entry: Dataset, split: str, paths: Sequence[Path | None], accept_hash: bool
+) -> cache.Cached | None:
+    """Return the cache of the files at ``paths``, or of published ones now gone.
+
+    A cache of something else is a warning, and not used.
+    """
+    try:
+        cached = cache.read(store, entry.name, split)
+        part = entry.part(split)
+        if cached is None or not (accept_hash or _is_official(cached, part)):
+            return None
+        arrays = _checked(cached.arrays, "its arrays", entry, split, accept_hash)
+        sources = []
+        for file, path, source in zip(part.files, paths, cached.sources, strict=True):
+            stamp = source[1:] if path is None else _stamp(path)
+            if path is None:
+                found = file.sha256
+            else:  # a file that has kept its size and time is not hashed again
+                found = source.sha256 if stamp == source[1:] else sha256_of(path)
+            if found != source.sha256:
+                raise ValueError(f"it was made from another {file.name}")
+            sources.append(cache.Source(found, *stamp))
+    except (ValueError, FormatError) as error:
+        why = " ".join(str(error).split())
+        warnings.warn(
+            f"the cache {store} is not used ({why}); the source is read instead",
+            CacheWarning,
+            stacklevel=3,
         )
-    )
+        return None
+    checked = cache.Cached(arrays, cached.sha256, sources)
+    if sources != cached.sources:
+        cache.write(store, entry.name, split, checked)
+    return checked
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """Return size and time: a file that has kept both is not hashed again."""
     stat = path.stat()
     return stat.st_size, stat.st_mtime_ns
 
@@ -160,35 +179,30 @@ def _missing(
     )
 
 
-def _verified(part: Part, paths: Sequence[Path], accept_hash: bool) -> list[cache.Source]:
-    sources = []
-    for file, path in zip(part.files, paths, strict=True):
-        stamp = _stamp(path)  # before the hash: a change while it is computed is seen next time
-        found = sha256_of(path)
-        if found != file.sha256 and not accept_hash:
-            raise hash_error(
-                file,
-                path,
-                found,
-                "Fetch it again, or use it as it is (--accept-hash; accept_hash=True in Python); "
-                "the result is then marked as not official.",
-            )
-        sources.append(cache.Source(found, *stamp))
-    return sources
+def _verified(file: SourceFile, path: Path, accept_hash: bool) -> cache.Source:
+    stamp = _stamp(path)  # before the hash: a change while it is computed is seen next time
+    found = sha256_of(path)
+    if found != file.sha256 and not accept_hash:
+        raise hash_error(
+            file,
+            path,
+            found,
+            "Fetch it again, or use it as it is (--accept-hash; accept_hash=True in Python); "
+            "the result is then marked as not official.",
+        )
+    return cache.Source(found, *stamp)
 
 
-def _read(entry: Dataset, paths: Sequence[Path], split: str, accept_hash: bool) -> Arrays:
-    images, labels = entry.read(paths, split)
-    where = " and ".join(map(str, paths)) or entry.name
-    if len(images) != len(labels):
-        raise FormatError(f"{where}: {len(images):,} images, but {len(labels):,} labels")
+def _checked(arrays: Arrays, where: str, entry: Dataset, split: str, accept_hash: bool) -> Arrays:
+    """Return images and labels as torch takes them, if they are what the entry says."""
+    images, labels = arrays
     if images.shape[1:] != entry.shape:
         raise FormatError(f"{where}: images of {images.shape[1:]}, expected {entry.shape}")
-    expected = entry.part(split).count
-    if not len(images) or (len(images) != expected and not accept_hash):
-        raise FormatError(
-            f"{where}: {len(images):,} images in the {split} part, expected {expected:,}"
-        )
+    if labels.shape != images.shape[:1]:
+        raise FormatError(f"{where}: {len(images):,} images, but {labels.size:,} labels")
+    count, expected = len(images), entry.part(split).count
+    if not 0 < count <= expected or (count < expected and not accept_hash):
+        raise FormatError(f"{where}: {count:,} images in the {split} part, expected {expected:,}")
     if images.dtype != np.uint8:
         raise FormatError(f"{where}: pixels of {images.dtype}, expected uint8 from 0 to 255")
     classes = len(entry.classes)
