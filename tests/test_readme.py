@@ -16,6 +16,7 @@ from benchmarks.timing import in_turn
 from torch import nn
 
 from stochbatch.studies.estimate import Speed
+from tests.forked import forked
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -41,9 +42,7 @@ LINES_OF_STOCHBATCH = [
 
 @pytest.mark.parametrize("snippet", SNIPPETS, ids=lambda text: text.split("\n")[0])
 def test_snippet_runs(snippet: str) -> None:
-    result = subprocess.run(
-        [sys.executable, "-c", snippet], capture_output=True, text=True, timeout=120
-    )
+    result = forked(["python", "-c", snippet])
     assert result.returncode == 0, result.stderr
     assert "probability" in result.stdout
 
@@ -56,10 +55,14 @@ def test_every_command_is_one_that_is_tested_here() -> None:
 
 def typed(line: str, folder: Path) -> str:
     """Return what a command prints that is typed in a folder."""
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    result = subprocess.run(
-        shlex.split(line), cwd=folder, env=environment, capture_output=True, text=True, timeout=250
-    )
+    words = shlex.split(line)
+    if words[0] == "stochbatch":
+        result = forked(words, folder, timeout=250)
+    else:
+        environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        result = subprocess.run(
+            words, cwd=folder, env=environment, capture_output=True, text=True, timeout=250
+        )
     assert result.returncode == 0, result.stderr
     return result.stdout
 
@@ -76,18 +79,10 @@ def test_the_commands_of_stochbatch_do_what_is_said_of_them(tmp_path: Path) -> N
 
 def test_the_commands_of_studies_do_what_is_said_of_them(tmp_path: Path) -> None:
     """Narrowed to one cell of each of two methods, for time's sake."""
-    program = str(Path(sys.executable).parent / "stochbatch")
-    narrow = ["--only", "batch size=128", "--only", "method=SGD,SBS", "--trials", "1"]
+    narrow = " --only 'batch size=128' --only method=SGD,SBS --trials 1"
     assert len(OF_STUDIES) == 2
     for line in OF_STUDIES:
-        result = subprocess.run(
-            [program, *shlex.split(line)[1:], *narrow],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=200,
-        )
-        assert result.returncode == 0, result.stderr
+        typed(line + narrow, tmp_path)
     assert (tmp_path / "reports" / "comparison-demo-part" / "index.html").exists()
 
 
@@ -117,21 +112,11 @@ def test_make_demo_ends_with_the_path_of_a_page(tmp_path: Path) -> None:
     """Its own commands, with one trial a cell for time's sake."""
     lines = [line for line in commands_of("demo") if ".venv/bin/stochbatch" in line]
     assert commands_of("demo")[-2:] == lines
-    environment = {**os.environ, "BROWSER": "false", "DISPLAY": ""}
     for line in lines:
-        program = Path(sys.executable).parent / "stochbatch"
-        command = line.replace(".venv/bin/stochbatch", str(program)) + " --trials 1"
-        result = subprocess.run(
-            command,
-            shell=True,
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=200,
-        )
-        assert result.returncode == 0, result.stderr
-    page = tmp_path / result.stdout.splitlines()[-1].removeprefix("report: ")
+        setting, _, command = line.partition(" ")
+        assert setting == "OMP_NUM_THREADS=1"
+        printed = typed(command.removeprefix(".venv/bin/") + " --trials 1", tmp_path)
+    page = tmp_path / printed.splitlines()[-1].removeprefix("report: ")
     text = page.read_text(encoding="utf-8")
     assert "3 finished, 0 diverged, 0 failed, 0 missing." in " ".join(text.split())
     for method in ("SGD", "Dropout", "SBS"):
@@ -139,13 +124,8 @@ def test_make_demo_ends_with_the_path_of_a_page(tmp_path: Path) -> None:
 
 
 def test_the_example_of_a_comparison_by_hand_runs(tmp_path: Path) -> None:
-    result = subprocess.run(
-        [sys.executable, ROOT / "examples" / "digits.py", "--epochs", "2", "--seeds", "2"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    script = ROOT / "examples" / "digits.py"
+    result = forked(["python", script, "--epochs", "2", "--seeds", "2"], tmp_path)
     assert result.returncode == 0, result.stderr
     for method in ("SGD", "SBS"):
         assert re.search(rf"{method} +│ 2 +│ \d+\.\d+ %", result.stdout)
