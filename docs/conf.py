@@ -2,10 +2,12 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 import stochbatch
+from stochbatch.training import Trial
 
 project = "stochbatch"
 author = "The stochbatch authors"
@@ -28,3 +30,18 @@ html_title = "stochbatch"
 exclude_patterns = ["_build", "reports"]
 # Reports of studies are pages of their own, copied as they are.
 html_extra_path = ["reports"]
+
+
+def _add_fields(
+    app: Any, what: str, name: str, thing: object, options: Any, lines: list[str]
+) -> None:
+    """Add the fields of a trial to its description, as they are declared."""
+    if thing is Trial:
+        for field, about in Trial.model_fields.items():
+            default = "" if about.default_factory else f" Default: `{about.default!r}`."
+            lines.append(f":param {field}: {about.description}{default}".replace("`", "``"))
+
+
+def setup(app: Any) -> None:
+    """Let Sphinx call what is above."""
+    app.connect("autodoc-process-docstring", _add_fields)

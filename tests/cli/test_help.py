@@ -168,10 +168,10 @@ def test_after_two_dashes_debug_is_no_option() -> None:
 
 
 def test_an_error_that_nobody_foresaw_is_one_line_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(options: object) -> None:
+    def fails(*options: object) -> None:
         raise IndexError("out of\nrange")
 
-    monkeypatch.setattr(train, "_trial", fails)
+    monkeypatch.setattr(train, "make_trial", fails)
     outcome = call("train")
     assert_one_clear_line(outcome, 1, "unexpected IndexError: out of range (--debug shows where)")
     with pytest.raises(IndexError):
@@ -179,10 +179,10 @@ def test_an_error_that_nobody_foresaw_is_one_line_too(monkeypatch: pytest.Monkey
 
 
 def test_ctrl_c_outside_of_a_training_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
-    def stops(options: object) -> None:
+    def stops(*options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(train, "_trial", stops)
+    monkeypatch.setattr(train, "make_trial", stops)
     assert call("train").code == 130
 
 

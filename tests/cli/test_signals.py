@@ -39,7 +39,7 @@ def test_ctrl_c_saves_and_the_command_it_prints_goes_on(tmp_path: Path) -> None:
     assert outcome.stderr.startswith("epoch 1/3")
     assert "Traceback" not in outcome.stderr
     *_, said, command = outcome.stdout.splitlines()
-    assert said == "Stopped; everything is saved. To go on:"
+    assert said == "Stopped; everything is saved. To resume:"
     name, *args = shlex.split(command)
     assert name == "stochbatch"
     resumed = spawn(*args)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import pytest
 import typer
 
 from stochbatch.cli.app import app
-from stochbatch.cli.train import _HOW, FIRST_TRY, parse_settings, train
+from stochbatch.cli.options import parse_settings
 from stochbatch.training import Trial, read_run
 from tests.cli.command import assert_one_clear_line, call
 
@@ -45,19 +45,22 @@ def test_the_options_of_the_trial_are_its_fields() -> None:
     assert list(parameters())[: len(fields)] == fields
 
 
-def test_the_defaults_in_the_help_are_those_of_the_trial() -> None:
-    for name, option in parameters().items():
-        default = Trial.model_fields[name].default if name in Trial.model_fields else None
-        if isinstance(default, bool):
-            assert option.show_default == ("" if default else "no-") + name.replace("_", "-")
-        elif name in FIRST_TRY:
-            assert option.show_default.startswith(
-                str(FIRST_TRY["method"] if name == "method" else 100)
-            )
-        elif default != "" and isinstance(default, str | int | float):
-            said = option.show_default.removesuffix(", or the method's own")
-            assert said in {str(default)} | ({"0"} if default == 0 else set())
-            assert (said != option.show_default) == (name in ("lr", "schedule"))
+def test_the_help_of_an_option_is_the_description_of_the_field_with_its_default() -> None:
+    options = parameters()
+    for name, field in Trial.model_fields.items():
+        assert field.description
+        assert options[name].help.startswith(field.description)
+    for name, default in (
+        ("dataset", "digits"),
+        ("weight_decay", "0.0005"),
+        ("method", "sbs"),
+        ("epochs", "30 on digits, else 100"),
+        ("augment", "augment"),
+        ("sync_bn", "no-sync-bn"),
+    ):
+        assert options[name].help.endswith(f"  [default: {default}]")
+    for name in ("network", "lr", "schedule", "settings"):
+        assert "[default" not in options[name].help
 
 
 def test_the_command_alone_trains_sbs_on_digits_for_a_short_time(tmp_path: Path) -> None:
@@ -78,16 +81,6 @@ def test_what_is_usual_for_a_method_is_not_what_a_file_says(tmp_path: Path) -> N
     assert (other.lr, other.schedule) == (0.1, "sigmoid")
     path.write_text('method = "entropy-sgd"')
     assert shown("--config", path, "--lr", "0.005").schedule_settings["end_lr"] == 0.001
-
-
-def test_the_precisions_are_those_of_the_trial() -> None:
-    choices, _ = get_args(get_type_hints(train)["precision"])
-    assert choices == Trial.model_fields["precision"].annotation
-
-
-def test_what_a_resumed_run_needs_has_the_same_defaults() -> None:
-    for name, default in _HOW.items():
-        assert parameters()[name].default == default
 
 
 def test_options_make_the_trial() -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from stochbatch import __version__
-from stochbatch.cli import data, listing, runs, study, train
+from stochbatch.cli import data, listing, report, runs, study, train
 from stochbatch.cli.errors import CODES, OneLineErrors
 from stochbatch.cli.printing import examples
 
@@ -55,6 +55,6 @@ app.command("train", epilog=train.EPILOG)(train.train)
 app.command("show", epilog=runs.SHOW_EPILOG)(runs.show)
 app.command("predict", epilog=runs.PREDICT_EPILOG)(runs.predict)
 app.command("list", epilog=listing.EPILOG)(listing.list_)
-app.command("report", epilog=study.REPORT_EPILOG)(study.report)
+app.command("report", epilog=report.EPILOG)(report.report)
 app.add_typer(data.app, name="data")
 app.add_typer(study.app, name="study")

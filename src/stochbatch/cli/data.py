@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from stochbatch.cli.errors import ERROR
+from stochbatch.cli.options import DataRoot
 from stochbatch.cli.printing import examples, table
 
 app = typer.Typer(
@@ -20,13 +20,6 @@ app = typer.Typer(
 )
 
 Name = Annotated[str, typer.Argument(help="Name of a data set: stochbatch list datasets.")]
-DataRoot = Annotated[
-    Path | None,
-    typer.Option(
-        help="Folder of all data.",
-        show_default="STOCHBATCH_DATA, else stochbatch/data in the cache folder",
-    ),
-]
 
 
 @app.command("get", epilog=examples("stochbatch data get svhn", "stochbatch data get svhn --quiet"))

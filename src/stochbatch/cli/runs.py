@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stochbatch.cli.options import Root
 from stochbatch.cli.printing import examples, table
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ PREDICT_EPILOG = examples(
 CURVE = "curve.png"
 
 Run = Annotated[str, typer.Argument(help="A run's folder, or how its name begins.")]
-Root = Annotated[Path, typer.Option(help="Folder of all runs.")]
 
 
 def show(

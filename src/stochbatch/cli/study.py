@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stochbatch.cli.errors import DONE, ERROR, INTERRUPTED, UsageError
+from stochbatch.cli.options import AcceptHash, DataRoot, Device, Quiet, Root
 from stochbatch.cli.printing import examples, table
 from stochbatch.cores import usable_cores
 
@@ -78,7 +78,6 @@ ScaleName = Annotated[
         show_default="demo; of a .toml file paper: as it says",
     ),
 ]
-Root = Annotated[Path, typer.Option("--root", help="Folder of all runs.")]
 Only = Annotated[
     list[str] | None,
     typer.Option(
@@ -192,12 +191,10 @@ def run(
         float | None,
         typer.Option(help="ray: part of a GPU that a trial reserves.", show_default="0"),
     ] = None,
-    data_root: Annotated[Path | None, typer.Option(help="Folder of all data.")] = None,
-    accept_hash: Annotated[
-        bool, typer.Option("--accept-hash", help="Accept data files whose hash differs.")
-    ] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result.")] = False,
+    data_root: DataRoot = None,
+    accept_hash: AcceptHash = False,
+    device: Device = "auto",
+    quiet: Quiet = False,
 ) -> None:
     """Run the missing trials of a study."""
     from stochbatch.studies.engine import StudyStopped
@@ -265,44 +262,6 @@ def _engine(
         cpus=1.0 if cpus is None else cpus,
         gpus=gpus or 0.0,
     )
-
-
-REPORT_EPILOG = examples(
-    "stochbatch report comparison --scale demo",
-    "stochbatch report my-study.toml --scale laptop --to pages/mine",
-    after="A report reads what trainings left, and never trains.",
-)
-
-
-def report(
-    name: Name = "",
-    scale: ScaleName = None,
-    root: Root = Path("runs"),
-    only: Only = None,
-    cells: Cells = None,
-    trials: Trials = None,
-    to: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder to write.", show_default="reports/NAME-SCALE, with -part if narrowed"
-        ),
-    ] = None,
-) -> None:
-    """Write the page, tables and figures of a study."""
-    from stochbatch.report import write_report
-    from stochbatch.studies import StudyError
-
-    found = results(name, scale, root, only, cells, trials)
-    at = found.scale.name
-    if not any(cell.done for cell in found.cells):
-        command = ["stochbatch", "study", "run", name, "--scale", at, "--root", str(root)]
-        raise StudyError(
-            f"nothing of {found.study.name} at the scale {at} has been run in {root}: "
-            f"{shlex.join(command)}"
-        )
-    part = "-part" if found.narrowed else ""  # which must not take the place of the whole
-    page = write_report(found, to or Path("reports") / f"{found.study.name}-{at}{part}")
-    typer.echo(f"report: {page}")
 
 
 def results(

@@ -19,8 +19,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-Precision = Literal["fp32", "bf16", "fp16"]
-NormInit = Literal["ones", "uniform"]
 Value = bool | int | float | str | None | list[float]
 
 
@@ -42,33 +40,6 @@ class Trial(BaseModel):
     Settings that are not given are filled in, so that a trial says all about itself even if
     a default changes later.
 
-    Args:
-        dataset: a name in ``stochbatch.data.DATASETS``.
-        share: share of the training set, drawn by the seed.
-        network: a name in ``stochbatch.nets.NETWORKS``; by default ``vgg_tiny`` for images
-            smaller than 32x32, else ``vgg11``.
-        width: factor on the network's widths.
-        method: a name in ``stochbatch.training.METHODS``.
-        settings: the method's settings.
-        batch_size: samples in a batch.
-        lr: learning rate at the start; by default 0.1, or what is usual for the method.
-        momentum: momentum factor.
-        weight_decay: L2 penalty.
-        schedule: a name in ``stochbatch.training.SCHEDULES``, stepped once an epoch; by default
-            ``sigmoid``, or, without a rate, what is usual for the method.
-        schedule_settings: the schedule's settings.
-        epochs: number of epochs.
-        augment: whether training images are cropped and flipped.
-        precision: ``fp32``, or ``bf16`` or ``fp16`` under autocast.
-        compile: whether the network goes through ``torch.compile``.
-        evaluate_every: evaluate after every so many epochs, and always after each of the last
-            tenth of them, which a table's mean is of.
-        sync_bn: of several processes, each normalises by the statistics of the whole batch, not
-            of its slice; only on GPUs. One process always does.
-        norm_init: where the scales of batch norms start: ``ones``, or ``uniform`` in [0, 1), which
-            was torch's default up to version 1.1.
-        seed: decides initial weights, subset, order, crops, flips, dropout and coins.
-
     Example:
         >>> from stochbatch.training import Trial
         >>> trial = Trial(method="sbs", settings={"lambd": -2}, epochs=30)
@@ -82,26 +53,68 @@ class Trial(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    dataset: str = "digits"
-    share: float = Field(1.0, gt=0, le=1)
-    network: str = ""
-    width: float = Field(1.0, gt=0)
-    method: str = "sgd"
-    settings: dict[str, Value] = Field(default_factory=dict)
-    batch_size: int = Field(128, ge=1, strict=True)
-    lr: float = Field(0.1, ge=0)
-    momentum: float = Field(0.0, ge=0, lt=1)
-    weight_decay: float = Field(5e-4, ge=0)
-    schedule: str = "sigmoid"
-    schedule_settings: dict[str, Value] = Field(default_factory=dict)
-    epochs: int = Field(100, ge=1, strict=True)
-    augment: bool = Field(True, strict=True)
-    precision: Precision = "fp32"
-    compile: bool = Field(False, strict=True)
-    evaluate_every: int = Field(1, ge=1, strict=True)
-    sync_bn: bool = Field(False, strict=True)
-    norm_init: NormInit = "ones"
-    seed: int = Field(0, ge=0, lt=1 << 64, strict=True)
+    dataset: str = Field("digits", description="Data set: see `stochbatch list datasets`.")
+    share: float = Field(
+        1.0, gt=0, le=1, description="Share of the training set, drawn by the seed."
+    )
+    network: str = Field(
+        "",
+        description="Network: see `stochbatch list networks`; by default vgg_tiny for images below "
+        "32x32, else vgg11.",
+    )
+    width: float = Field(1.0, gt=0, description="Factor on the network's widths.")
+    method: str = Field("sgd", description="Method: see `stochbatch list methods`.")
+    settings: dict[str, Value] = Field(
+        default_factory=dict,
+        description="Settings of the method: see `stochbatch list methods --settings`.",
+    )
+    batch_size: int = Field(128, ge=1, strict=True, description="Samples in a batch.")
+    lr: float = Field(
+        0.1,
+        ge=0,
+        description="Learning rate at the start; by default 0.1, or the method's own.",
+    )
+    momentum: float = Field(0.0, ge=0, lt=1, description="Momentum factor.")
+    weight_decay: float = Field(5e-4, ge=0, description="L2 penalty.")
+    schedule: str = Field(
+        "sigmoid",
+        description="Learning rates, one per epoch: see `stochbatch list schedules`; by default "
+        "sigmoid or, without lr, the method's own.",
+    )
+    schedule_settings: dict[str, Value] = Field(
+        default_factory=dict,
+        description="Settings of the schedule: see `stochbatch list schedules --settings`.",
+    )
+    epochs: int = Field(100, ge=1, strict=True, description="Number of epochs.")
+    augment: bool = Field(True, strict=True, description="Crop and flip training images.")
+    precision: Literal["fp32", "bf16", "fp16"] = Field(
+        "fp32", description="fp32, or bf16 or fp16 under autocast."
+    )
+    compile: bool = Field(False, strict=True, description="Use torch.compile.")
+    evaluate_every: int = Field(
+        1,
+        ge=1,
+        strict=True,
+        description="Evaluate after every so many epochs, and after each of the last tenth, whose "
+        "mean is in tables.",
+    )
+    sync_bn: bool = Field(
+        False,
+        strict=True,
+        description="Under torchrun, on GPUs: batch norm over the whole batch, not a rank's slice.",
+    )
+    norm_init: Literal["ones", "uniform"] = Field(
+        "ones",
+        description="Where the scales of batch norms start: at 1, or uniform in [0, 1), as in "
+        "torch up to version 1.1.",
+    )
+    seed: int = Field(
+        0,
+        ge=0,
+        lt=1 << 64,
+        strict=True,
+        description="Decides initial weights, subset, order, crops, flips, dropout and coins.",
+    )
 
     def __init__(self, **fields: Any) -> None:
         self._read(fields)
@@ -209,15 +222,20 @@ class Trial(BaseModel):
         return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
     def to_toml(self) -> str:
-        """Return the trial as TOML; None is the text ``null``, as TOML has no such thing."""
+        """Return the trial as TOML, with a comment about each field.
+
+        None is the text ``null``, as TOML has no such thing.
+        """
         import tomli_w
 
-        plain = self.model_dump()
-        for name in ("settings", "schedule_settings"):
-            plain[name] = {
-                key: NULL if value is None else value for key, value in plain[name].items()
-            }
-        return tomli_w.dumps(plain)
+        texts: list[str] = []
+        tables: list[str] = []
+        for name, value in self.model_dump().items():
+            if isinstance(value, dict):
+                value = {key: NULL if one is None else one for key, one in value.items()}
+            text = f"# {type(self).model_fields[name].description}\n{tomli_w.dumps({name: value})}"
+            (tables if isinstance(value, dict) else texts).append(text)
+        return "\n".join(["".join(texts), *tables])
 
     @classmethod
     def from_text(cls, text: str, form: Literal["json", "toml"]) -> Trial:

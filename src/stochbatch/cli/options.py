@@ -1,0 +1,126 @@
+"""Options that several commands have, and those of a trial."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from stochbatch.training.trial import Trial
+
+Root = Annotated[Path, typer.Option(help="Folder of all runs.")]
+DataRoot = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder of all data.",
+        show_default="STOCHBATCH_DATA, else stochbatch/data in the cache folder",
+    ),
+]
+AcceptHash = Annotated[
+    bool, typer.Option("--accept-hash", help="Accept data files whose hash differs.")
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result.")]
+
+SETTINGS = {"settings": "--set", "schedule_settings": "--schedule-set"}
+"""The options of fields that are tables."""
+
+Command = TypeVar("Command", bound=Callable[..., None])
+
+
+def first_try(dataset: str) -> dict[str, Any]:
+    """Return what is trained without options: this package's method, for half a minute on digits.
+
+    The defaults of `Trial` are part of every hash and stay what they are.
+    """
+    return {"method": "sbs", **({"epochs": 30} if dataset == "digits" else {})}
+
+
+def with_trial_options(command: Command) -> Command:
+    """Give a command one option per field of a trial; what is not given is None, or empty."""
+    signature = inspect.signature(command, eval_str=True)
+    own = [
+        one.replace(kind=one.KEYWORD_ONLY)
+        for one in signature.parameters.values()
+        if one.kind is not one.VAR_KEYWORD
+    ]
+    fields = [_option(name) for name in Trial.model_fields]
+    command.__signature__ = signature.replace(parameters=fields + own)  # type: ignore[attr-defined]
+    return command
+
+
+def _option(name: str) -> inspect.Parameter:
+    field = Trial.model_fields[name]
+    kind: Any = field.annotation
+    names, metavar, said = [], None, f"{field.description}"
+    if name in SETTINGS:
+        kind, names, metavar = list[str], [SETTINGS[name]], "NAME=VALUE"
+        said += " May be repeated."
+    elif kind is bool:
+        word = name.replace("_", "-")
+        names = [f"--{word}/--no-{word}"]
+        said += f"  [default: {word if field.default else f'no-{word}'}]"
+    elif "by default" not in said:
+        on_digits, elsewhere = (first_try(data).get(name, field.default) for data in ("digits", ""))
+        less = "" if on_digits == elsewhere else f" on digits, else {elsewhere}"
+        said += f"  [default: {on_digits}{less}]"
+    option = typer.Option(*names, help=said, show_default=False, metavar=metavar)
+    annotation = Annotated[kind | None, option]
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
+    )
+
+
+def make_trial(options: Mapping[str, Any], config: Path | None) -> Trial:
+    """Return the trial of the file, if there is one; options override it."""
+    from stochbatch.training.trial import check_falling
+
+    given = {name: value for name, value in options.items() if value not in (None, [])}
+    fields: dict[str, Any] = {}
+    if config is not None:
+        fields = Trial.from_file(config).model_dump(exclude_unset=True)
+    for owner, its in (("method", "settings"), ("schedule", "schedule_settings")):
+        default = Trial.model_fields[owner].default
+        if owner in given and given[owner] != fields.get(owner, default):
+            fields.pop(its, None)  # they are another method's
+        if its in given:
+            given[its] = {**fields.get(its, {}), **parse_settings(given[its])}
+    if "lr" in given and "schedule_settings" not in given:
+        check_falling(given["lr"], fields.get("schedule_settings", {}))  # of the file's rate
+    if config is None:
+        fields = first_try(given.get("dataset", "digits"))
+    return Trial(**{**fields, **given})
+
+
+def parse_settings(texts: list[str]) -> dict[str, Any]:
+    """Return settings from texts like ``lambd=-2``.
+
+    Example:
+        >>> from stochbatch.cli.options import parse_settings
+        >>> parse_settings(["lambd=-2", "guard=true", "dropout=block", "milestones=[3, 5]"])
+        {'lambd': -2, 'guard': True, 'dropout': 'block', 'milestones': [3, 5]}
+    """
+    settings = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise typer.BadParameter(f"a setting is NAME=VALUE, got {text!r}")
+        settings[name.strip().replace("-", "_")] = _value(value.strip())
+    return settings
+
+
+def _value(text: str) -> Any:
+    """Return a number, truth value, list or null as JSON has it, anything else as text."""
+    words = {"True": True, "False": False, "None": None}  # as Python has them
+    if text in words:
+        return words[text]
+    for read in (json.loads, float):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    return text

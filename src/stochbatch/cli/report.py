@@ -1,0 +1,50 @@
+"""``stochbatch report``: the page, tables and figures of a study."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stochbatch.cli.options import Root
+from stochbatch.cli.printing import examples
+from stochbatch.cli.study import Cells, Name, Only, ScaleName, Trials, results
+
+EPILOG = examples(
+    "stochbatch report comparison --scale demo",
+    "stochbatch report my-study.toml --scale laptop --to pages/mine",
+    after="A report reads what trainings left, and never trains.",
+)
+
+
+def report(
+    name: Name = "",
+    scale: ScaleName = None,
+    root: Root = Path("runs"),
+    only: Only = None,
+    cells: Cells = None,
+    trials: Trials = None,
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder to write.", show_default="reports/NAME-SCALE, with -part if narrowed"
+        ),
+    ] = None,
+) -> None:
+    """Write the page, tables and figures of a study."""
+    from stochbatch.report import write_report
+    from stochbatch.studies import StudyError
+
+    found = results(name, scale, root, only, cells, trials)
+    at = found.scale.name
+    if not any(cell.done for cell in found.cells):
+        command = ["stochbatch", "study", "run", name, "--scale", at, "--root", str(root)]
+        raise StudyError(
+            f"nothing of {found.study.name} at the scale {at} has been run in {root}: "
+            f"{shlex.join(command)}"
+        )
+    part = "-part" if found.narrowed else ""  # which must not take the place of the whole
+    page = write_report(found, to or Path("reports") / f"{found.study.name}-{at}{part}")
+    typer.echo(f"report: {page}")
