@@ -66,7 +66,7 @@ def _load(label: str, load: Callable[[], object]) -> None:
     try:
         with _named(label):
             load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a plugin does not decide when the command ends
         what = str(error).splitlines()[0] if str(error) else "no more is said"
         raise PluginError(
             f"the plugin {label} cannot be imported: {type(error).__name__}: {what}"

@@ -50,8 +50,7 @@ class Scale:
         return result
 
 
-SCALES: Registry[Scale] = Registry("scale")
-for _scale in (
+_OWN = (
     Scale(
         "paper",
         "Nothing is reduced: networks, data, epochs and trials are the study's own (the "
@@ -76,5 +75,7 @@ for _scale in (
         least={"share": 1 / 32},
         instead={"dataset": {"dataset": "digits"}, "network": {"network": "vgg_tiny"}},
     ),
-):
-    SCALES.add(_scale.name, _scale.summary, _scale)
+)
+SCALES: Registry[Scale] = Registry("scale", own={scale.name: scale.summary for scale in _OWN})
+for _scale in _OWN:
+    SCALES.provide(_scale.name, _scale)
