@@ -181,9 +181,14 @@ def train(
     if dry_run:
         return
     how = {name: options[name] for name in _HOW}
-    progress = choose_progress(quiet or not shows)
+    observers = [choose_progress(quiet or not shows)]
+    if tensorboard and shows:
+        from stochbatch.training.tensorboard import TensorBoard
+
+        observers.append(TensorBoard())
+    options = {name: value for name, value in how.items() if name != "tensorboard"}
     try:
-        result = training.run(trial, root, again=again, progress=progress, wait=wait, **how)
+        result = training.run(trial, root, again=again, observers=observers, wait=wait, **options)
     except training.Interrupted as stop:
         if shows:
             typer.echo(f"Stopped; everything is saved. To go on:\n  {_resume(folder, root, how)}")
