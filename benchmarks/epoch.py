@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Callable
 
@@ -13,7 +14,7 @@ from benchmarks.timing import in_turn, ratios, times
 from stochbatch.data import DATASETS, MissingFileError, Split, load
 from stochbatch.training import Trial
 from stochbatch.training.build import build_network
-from stochbatch.training.trainer import Session, Tally
+from stochbatch.training.trainer import Trainer
 
 WORKERS = 2
 
@@ -31,27 +32,19 @@ def _cifar(images: int) -> tuple[Split, str]:
 
 
 def _ours(trial: Trial, split: Split) -> Callable[[], object]:
-    session = Session(trial, split, split, torch.device("cpu"))
-    epochs = iter(range(10**6))
-
-    def epoch() -> None:
-        number = next(epochs)
-        session.begin_epoch()
-        for step in range(session.steps):
-            session.step(number, step)
-        session.tally.read()
-
-    return epoch
+    trainer = Trainer(trial, split, split, torch.device("cpu"))
+    epochs = itertools.count()
+    return lambda: trainer.train_epoch(next(epochs))
 
 
 def _theirs(trial: Trial, split: Split) -> Callable[[], object]:
-    session = Session(trial, split, split, torch.device("cpu"))  # for its statistics only
+    trainer = Trainer(trial, split, split, torch.device("cpu"))  # for its statistics only
     network = build_network(trial)
     pictures = tutorial.Pictures(
         split.images,
         split.labels,
         DATASETS[trial.dataset].augmentation,
-        session.batches.normalisation,
+        trainer.batches.normalisation,
     )
     optimizer = torch.optim.SGD(network.parameters(), trial.lr, weight_decay=trial.weight_decay)
     return tutorial.loop(network, optimizer, pictures, trial.batch_size, WORKERS)
@@ -101,13 +94,11 @@ def _accuracies(seeds: int, epochs: int = 8) -> list[str]:
     found: dict[str, list[float]] = {"theirs": [], "ours": []}
     for seed in range(seeds):
         trial = Trial(epochs=epochs, batch_size=32, lr=0.02, schedule="constant", seed=seed)
-        session = Session(trial, train, test, torch.device("cpu"))
+        trainer = Trainer(trial, train, test, torch.device("cpu"))
         for epoch in range(epochs):
-            session.begin_epoch()
-            for step in range(session.steps):
-                session.step(epoch, step)
-        found["ours"].append(_accuracy(session))
-        other = Session(trial, train, test, torch.device("cpu"))
+            trainer.train_epoch(epoch)
+        found["ours"].append(trainer.evaluate(0)["test_accuracy"])
+        other = Trainer(trial, train, test, torch.device("cpu"))
         pictures = tutorial.Pictures(
             train.images,
             train.labels,
@@ -117,17 +108,9 @@ def _accuracies(seeds: int, epochs: int = 8) -> list[str]:
         epoch_of_theirs = tutorial.loop(other.network, other.optimizer, pictures, 32, workers=0)
         for _ in range(epochs):
             epoch_of_theirs()
-        found["theirs"].append(_accuracy(other))
+        found["theirs"].append(other.evaluate(0)["test_accuracy"])
     return [
         f"accuracy on digits after {epochs} epochs, {seeds} seeds, {name}: "
         f"{statistics.mean(values):.2f} % (standard deviation {statistics.stdev(values):.2f})"
         for name, values in found.items()
     ]
-
-
-def _accuracy(session: Session) -> float:
-    tally = Tally.zeros(session.device)
-    session.resample(0)
-    for _ in session.evaluate(tally):
-        pass
-    return tally.read()[1]

@@ -242,10 +242,10 @@ def test_a_schedule_of_others_goes_on_where_it_was(schedule: str, folder: Path) 
     (folder / "rates.py").write_text(SCHEDULES)
     code = f"""
 import os, signal
-from stochbatch.training import Interrupted, Progress, Trial, run
+from stochbatch.training import Interrupted, Observer, Trial, run
 
-class Stop(Progress):
-    def epoch(self, metrics):
+class Stop(Observer):
+    def on_epoch(self, metrics):
         if metrics["epoch"] in (1, 3):
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -253,7 +253,7 @@ trial = Trial(epochs=6, share=0.1, batch_size=32, width=0.25, schedule={schedule
 whole = run(trial, "whole")
 for _ in range(2):
     try:
-        run(trial, "parts", progress=Stop())
+        run(trial, "parts", observers=[Stop()])
     except Interrupted:
         print("stopped")
 parts = run(trial, "parts")

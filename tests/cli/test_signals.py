@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from stochbatch.training import Progress, progress_bars, read_run
+from stochbatch.training import Observer, progress_bars, read_run
 from tests.cli.command import ENVIRONMENT, SCRIPT, call, spawn
 
 
@@ -50,10 +50,10 @@ def test_ctrl_c_saves_and_the_command_it_prints_goes_on(tmp_path: Path) -> None:
     assert [line["epoch"] for line in read_run(folder).metrics] == [0, 1, 2]
 
 
-class SendsSigterm(Progress):
+class SendsSigterm(Observer):
     """Sends a signal to this process when the first epoch is done."""
 
-    def epoch(self, metrics: dict[str, Any]) -> None:
+    def on_epoch(self, metrics: dict[str, Any]) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -71,5 +71,5 @@ def test_sigterm_is_143_and_the_command_it_prints_has_the_options(
     command += ["--checkpoint-seconds", "60.0"]
     # Not --again: it would throw away what was saved.
     assert shlex.split(outcome.out.splitlines()[-1]) == command
-    monkeypatch.setattr(progress_bars, "choose_progress", lambda quiet: Progress())
+    monkeypatch.setattr(progress_bars, "choose_progress", lambda quiet: Observer())
     assert call(*command[1:]).code == 0

@@ -24,7 +24,7 @@ def test_the_epochs_that_are_done_are_not_counted_again(
     monkeypatch.setattr(runner, "TOLD_EVERY", -1.0)
     trial = small_trial(epochs=4)
     with pytest.raises(CrashError):
-        run(trial, tmp_path, device="cpu", progress=Witness(crash, at=(1, 3)))
+        run(trial, tmp_path, device="cpu", observers=[Witness(crash, at=(1, 3))])
     begun, whole = (
         estimate([trial], root, CPU, measured=speed) for root in (tmp_path, tmp_path / "none")
     )

@@ -9,7 +9,7 @@ import torch
 
 from stochbatch.data import load
 from stochbatch.studies import SCALES, STUDIES, Study, StudyError
-from stochbatch.training.trainer import Session
+from stochbatch.training.trainer import Trainer
 
 PAPER = SCALES["paper"]
 CELLS = {
@@ -104,10 +104,10 @@ def test_methods_begin_alike_and_see_the_same_images_so_that_differences_are_pai
     by_method = {cell.coordinates["method"]: cell for cell in cells}
     train, test = (load("digits", split=split) for split in ("train", "test"))
 
-    def session(label: str, seed: int) -> Session:
-        return Session(by_method[label].trial(seed), train, test, torch.device("cpu"))
+    def trainer(label: str, seed: int) -> Trainer:
+        return Trainer(by_method[label].trial(seed), train, test, torch.device("cpu"))
 
-    ours, theirs, other = session(method, 1), session("SGD", 1), session("SGD", 2)
+    ours, theirs, other = trainer(method, 1), trainer("SGD", 1), trainer("SGD", 2)
     first, second = ours.network.state_dict(), theirs.network.state_dict()
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)

@@ -6,21 +6,27 @@ Every rank leaves what it saw in a file of its own.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from stochbatch.data import MissingFileError
 from stochbatch.nets import NETWORKS
 from stochbatch.training import Interrupted, RunError, Trial, run, trainer
 from stochbatch.training.distributed import Slices, launched
-from stochbatch.training.trainer import Session
 
 SMALL = {"epochs": 2, "share": 65 / 1352, "batch_size": 31, "lr": 0.01, "width": 0.25}
 """Batches of 31, 31 and 3 images: slices of 15 and 16, and one that is too small to be sliced."""
@@ -52,11 +58,12 @@ def trial_of(fields: dict[str, Any]) -> Trial:
     return Trial(**{**SMALL, **fields})
 
 
-def weights_of(session: Session) -> str:
+def weights_of(optimizer: Optimizer) -> str:
     """Return a hash of all weights and of the state of the optimizer."""
     digest = hashlib.sha256()
-    states = session.optimizer.state_dict()["state"].values()
-    for value in [*session.network.parameters(), *(v for s in states for v in s.values())]:
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    states = optimizer.state_dict()["state"].values()
+    for value in [*weights, *(v for s in states for v in s.values())]:
         digest.update(torch.as_tensor(value).detach().contiguous().numpy().tobytes())
     return digest.hexdigest()
 
@@ -64,7 +71,7 @@ def weights_of(session: Session) -> str:
 def train(root: Path) -> list[dict[str, Any]]:
     """Train all trials; return slices, weights after every step, and results."""
     seen: list[dict[str, Any]] = []
-    take, step = Slices.__call__, Session.step
+    take = Slices.__call__
 
     def noting(self: Slices, epoch: int, number: int) -> Any:
         found = take(self, epoch, number)
@@ -72,11 +79,10 @@ def train(root: Path) -> list[dict[str, Any]]:
         seen[-1]["slices"].append([epoch, number, images, found.weight])
         return found
 
-    def hashing(self: Session, epoch: int, number: int) -> None:
-        step(self, epoch, number)
-        seen[-1]["weights"].append(weights_of(self))
-
-    Slices.__call__, Session.step = noting, hashing  # type: ignore[method-assign]
+    Slices.__call__ = noting  # type: ignore[method-assign]
+    register_optimizer_step_post_hook(
+        lambda optimizer, *_: seen[-1]["weights"].append(weights_of(optimizer))
+    )
     for fields in (*TRIALS, TRIALS[0]):  # the last one is over
         seen.append({"slices": [], "weights": []})
         seen[-1]["result"] = run(trial_of(fields), root).model_dump(mode="json")
@@ -85,21 +91,20 @@ def train(root: Path) -> list[dict[str, Any]]:
 
 def stop(root: Path) -> list[Any]:
     """Train as a whole, and stopped on one rank and resumed; then only stopped."""
-    step = Session.step
-
-    def stopping(self: Session, epoch: int, number: int) -> None:
-        if (epoch, number, RANK) == (1, 0, 2):
-            os.kill(os.getpid(), signal.SIGTERM)
-        step(self, epoch, number)
-
     seen: list[Any] = []
-    Session.step = stopping  # type: ignore[method-assign]
     for fields in (TRIALS[0], TRIALS[3]):
+        steps = itertools.count()
+
+        def stopping(*_: Any, steps: Iterator[int] = steps) -> None:
+            if (next(steps), RANK) == (3, 2):  # the first one of the second epoch
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        hook = register_optimizer_step_pre_hook(stopping)
         try:
             run(trial_of(fields), root / "stopped")
         except Interrupted as stop:
             seen.append(stop.signal_number)
-    Session.step = step  # type: ignore[method-assign]
+        hook.remove()
     for name in ("stopped", "whole"):
         seen.append(run(trial_of(TRIALS[3]), root / name).weights_sha256)
     return seen
@@ -107,12 +112,10 @@ def stop(root: Path) -> list[Any]:
 
 def refuse(root: Path) -> list[str]:
     """Return the errors of what several ranks cannot do."""
-    step = Session.step
 
-    def straying(self: Session, epoch: int, number: int) -> None:
-        step(self, epoch, number)
+    def straying(optimizer: Optimizer, *_: Any) -> None:
         if RANK == 1:
-            next(self.network.parameters()).data.view(-1)[0] += 1e-6
+            optimizer.param_groups[0]["params"][0].data.view(-1)[0] += 1e-6
 
     errors = []
     for fields, options in (
@@ -124,7 +127,7 @@ def refuse(root: Path) -> list[str]:
         ({"seed": 7}, {}),
     ):
         if fields == {"seed": 7}:
-            Session.step = straying  # type: ignore[method-assign]
+            register_optimizer_step_post_hook(straying)
         try:
             run(trial_of(fields), root / "refused", **options)
         except (RunError, MissingFileError) as error:

@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from stochbatch.training import Progress, Trial
+from stochbatch.training import Observer, Trial
+from stochbatch.training.observers import Start
 
 SMALL = {"epochs": 3, "share": 0.2, "batch_size": 32, "width": 0.25}
 
@@ -30,29 +31,30 @@ def lasting(folder: Path) -> dict[str, Any]:
     }
 
 
-class Witness(Progress):
+class Witness(Observer):
     """Remembers what it was told, and does something at a place of the training."""
 
     def __init__(self, act: Any = None, at: tuple[int, int] | None = None) -> None:
         self.act, self.at = act, at
-        self.begun: dict[str, Any] | None = None
+        self.begun: Start | None = None
         self.batches: list[tuple[int, int]] = []
         self.epochs: list[dict[str, Any]] = []
         self.result: Any = None
         self.closed = 0
 
-    def begin(self, trial, folder, **place) -> None:
-        self.begun = place
+    def on_start(self, start) -> None:
+        self.begun = start
 
-    def batch(self, epoch, number, batches, loss, accuracy, images_per_second) -> None:
-        self.batches.append((epoch, number))
-        if (epoch, number) == self.at:
+    def on_batch(self, metrics) -> None:
+        place = metrics["epoch"], metrics["batch"]
+        self.batches.append(place)
+        if place == self.at:
             self.act()
 
-    def epoch(self, metrics) -> None:
+    def on_epoch(self, metrics) -> None:
         self.epochs.append(metrics)
 
-    def end(self, result) -> None:
+    def on_end(self, result) -> None:
         self.result = result
 
     def close(self) -> None:

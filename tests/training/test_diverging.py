@@ -18,7 +18,7 @@ def test_a_run_that_diverges_ends_with_its_curve_and_is_not_run_again(tmp_path: 
     assert result.train_loss is None or read_run(result.folder).metrics[-1]["test_loss"] is None
     assert len(result.curve) == result.epochs
     witness = Witness()
-    assert run(trial, tmp_path, progress=witness).status == "diverged"
+    assert run(trial, tmp_path, observers=[witness]).status == "diverged"
     assert witness.begun is None
     for line in (result.folder / "metrics.jsonl").read_text().splitlines():
         json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))

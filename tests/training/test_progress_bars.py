@@ -9,13 +9,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from stochbatch.training import Progress, Trial
-from stochbatch.training.progress_bars import (
-    PlainProgress,
-    RichProgress,
-    TimeLeft,
-    choose_progress,
-)
+from stochbatch.training import Observer, Trial
+from stochbatch.training.observers import Start
+from stochbatch.training.progress_bars import PlainProgress, RichProgress, choose_progress
 
 METRICS: dict[str, Any] = {
     "epoch": 2,
@@ -42,9 +38,8 @@ class Clock:
         return self.now
 
 
-def begin(progress: Progress, **changes: Any) -> None:
-    place = {"epoch": 0, "batch": 0, "batches": 11, "resumed": False, "note": None}
-    progress.begin(Trial(epochs=30), Path("runs/0123"), **{**place, **changes})
+def begin(progress: Observer, epoch: int = 0, batch: int = 0, note: str | None = None) -> None:
+    progress.on_start(Start(Trial(epochs=30), Path("runs/0123"), epoch, batch, 11, note))
 
 
 def test_a_terminal_gets_bars(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +59,7 @@ def test_a_file_gets_lines() -> None:
 
 
 def test_quiet_shows_nothing() -> None:
-    assert type(choose_progress(quiet=True, stream=Terminal())) is Progress
+    assert type(choose_progress(quiet=True, stream=Terminal())) is Observer
 
 
 def test_an_epoch_is_one_line() -> None:
@@ -72,7 +67,7 @@ def test_an_epoch_is_one_line() -> None:
     progress = PlainProgress(stream, clock)
     begin(progress)
     clock.now = 6.0
-    progress.epoch(METRICS)
+    progress.on_epoch(METRICS)
     progress.close()
     assert stream.getvalue() == (
         "epoch 3/30  loss 0.42  train 88.1 %  test 91.3 %  lr 0.0993  "
@@ -84,13 +79,13 @@ def test_numbers_that_are_none_are_dashes() -> None:
     stream = io.StringIO()
     progress = PlainProgress(stream)
     begin(progress)
-    progress.epoch({**METRICS, "train_loss": None, "test_accuracy": float("nan")})
+    progress.on_epoch({**METRICS, "train_loss": None, "test_accuracy": float("nan")})
     assert "loss -  train 88.1 %  test - %" in stream.getvalue()
 
 
 def test_a_note_and_a_resumption_are_said() -> None:
     stream = io.StringIO()
-    begin(PlainProgress(stream), epoch=4, batch=7, resumed=True, note="checkpoint-5 is damaged")
+    begin(PlainProgress(stream), epoch=4, batch=7, note="checkpoint-5 is damaged")
     assert stream.getvalue().splitlines() == [
         "checkpoint-5 is damaged",
         "resumed: 4 of 30 epochs and 7 of 11 batches are done",
@@ -98,12 +93,13 @@ def test_a_note_and_a_resumption_are_said() -> None:
 
 
 def test_time_left_counts_only_what_this_process_did() -> None:
-    clock = Clock()
-    left = TimeLeft(epochs=10, done=8, clock=clock)
-    assert left.text(8) == "-"
-    clock.now = 60.0
-    assert left.text(9) == "0:01:00"
-    assert left.text(10) == "0:00:00"
+    stream, clock = io.StringIO(), Clock()
+    progress = PlainProgress(stream, clock)
+    begin(progress, epoch=28)
+    for clock.now, epoch in ((60.0, 28), (120.0, 29)):
+        progress.on_epoch({**METRICS, "epoch": epoch})
+    left = [line.split("  ")[-1] for line in stream.getvalue().splitlines()[1:]]
+    assert left == ["0:01:00 left", "0:00:00 left"]
 
 
 def rich_text(**changes: Any) -> str:
@@ -111,8 +107,8 @@ def rich_text(**changes: Any) -> str:
     console = Console(file=stream, force_terminal=True, width=120, color_system=None)
     progress = RichProgress(console, Clock())
     begin(progress, **changes)
-    progress.batch(2, 5, 11, 0.5, 80.0, 900.0)
-    progress.epoch(METRICS)
+    progress.on_batch({**METRICS, "batch": 5, "batches": 11})
+    progress.on_epoch(METRICS)
     progress.close()
     return stream.getvalue()
 

@@ -12,10 +12,12 @@ import filelock
 import pytest
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
 
 from stochbatch import data
 from stochbatch.training import METHODS, Interrupted, RunError, Trial, read_run, run, runner
 from stochbatch.training.build import build_network
+from stochbatch.training.tensorboard import TensorBoard
 from stochbatch.training.trainer import seed_everything
 from tests.training.runs import SMALL, CrashError, Witness, crash, lasting, small_trial
 
@@ -46,20 +48,20 @@ VARIANTS = [
 def test_a_stopped_run_ends_as_if_it_never_had_been(fields: dict, tmp_path: Path) -> None:
     trial = small_trial(**fields)
     whole = Witness()
-    expected = lasting(run(trial, tmp_path / "whole", progress=whole).folder)
+    expected = lasting(run(trial, tmp_path / "whole", observers=[whole]).folder)
     middle = whole.batches[len(whole.batches) // 2]
     late = whole.batches[-1]
 
     with pytest.raises(CrashError):
-        run(trial, tmp_path / "parts", progress=Witness(crash, middle))
+        run(trial, tmp_path / "parts", observers=[Witness(crash, middle)])
     with pytest.raises(Interrupted, match="stopped by signal 15"):
-        run(trial, tmp_path / "parts", progress=Witness(terminate, middle))
+        run(trial, tmp_path / "parts", observers=[Witness(terminate, middle)])
     after = Witness(terminate, late)
     with pytest.raises(Interrupted):
-        run(trial, tmp_path / "parts", progress=after)
-    assert after.begun["resumed"]
-    assert (after.begun["epoch"], after.begun["batch"]) == middle
-    result = run(trial, tmp_path / "parts", progress=Witness())
+        run(trial, tmp_path / "parts", observers=[after])
+    assert after.begun.resumed
+    assert (after.begun.epoch, after.begun.batch) == middle
+    result = run(trial, tmp_path / "parts", observers=[Witness()])
     assert lasting(result.folder) == expected
 
 
@@ -70,7 +72,7 @@ def test_a_run_resumed_elsewhere_knows_where_it_was_begun(tmp_path: Path) -> Non
         for count, place in ((3, (0, 4)), (3, (1, 2)), (2, (1, 4)), (3, (2, 2))):
             torch.set_num_threads(count)
             with pytest.raises(Interrupted):
-                run(trial, tmp_path, device="cpu", progress=Witness(terminate, place))
+                run(trial, tmp_path, device="cpu", observers=[Witness(terminate, place)])
         torch.set_num_threads(1)
         result = run(trial, tmp_path, device="cpu")
     finally:
@@ -85,7 +87,7 @@ def test_a_compiled_run_resumes_too(tmp_path: Path) -> None:
     trial = small_trial(compile=True, epochs=2)
     expected = lasting(run(trial, tmp_path / "whole").folder)
     with pytest.raises(Interrupted):
-        run(trial, tmp_path / "parts", progress=Witness(terminate, (1, 2)))
+        run(trial, tmp_path / "parts", observers=[Witness(terminate, (1, 2))])
     assert lasting(run(trial, tmp_path / "parts").folder) == expected
 
 
@@ -133,7 +135,7 @@ def test_it_is_the_loop_that_one_would_write(tmp_path: Path) -> None:
 def test_what_a_run_leaves(tmp_path: Path) -> None:
     trial = small_trial(method="sbs", epochs=12, share=0.1)
     witness = Witness()
-    result = run(trial, tmp_path, progress=witness)
+    result = run(trial, tmp_path, observers=[witness])
     assert result.folder == tmp_path / trial.folder
     files = {path.name for path in result.folder.iterdir()}
     assert files == {"trial.json", "metrics.jsonl", "result.json", "weights.safetensors", "lock"}
@@ -185,7 +187,7 @@ def test_a_run_is_not_removed_for_one_that_cannot_be(
     result = run(trial, tmp_path)
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(RunError, match="TensorBoard is not installed"):
-        run(trial, tmp_path, again=True, tensorboard=True)
+        run(trial, tmp_path, again=True, observers=[TensorBoard()])
     assert run(trial, tmp_path) == result
 
 
@@ -202,11 +204,11 @@ def test_a_finished_run_is_returned_and_not_run_again(tmp_path: Path) -> None:
     trial = small_trial(epochs=1)
     first = run(trial, tmp_path)
     witness = Witness()
-    assert run(trial, tmp_path, progress=witness) == first
+    assert run(trial, tmp_path, observers=[witness]) == first
     assert witness.begun is None
     again = Witness()
-    run(trial, tmp_path, progress=again, again=True)
-    assert again.begun["resumed"] is False
+    run(trial, tmp_path, observers=[again], again=True)
+    assert again.begun.resumed is False
     assert len(again.epochs) == 1
 
 
@@ -247,30 +249,20 @@ def test_a_watcher_that_cannot_write_any_more_does_not_end_a_training(tmp_path: 
         raise BrokenPipeError
 
     witness = Witness(broken_pipe, (0, 3))
-    assert run(small_trial(), tmp_path, progress=witness).status == "finished"
+    assert run(small_trial(), tmp_path, observers=[witness]).status == "finished"
     assert (0, 3) in witness.batches  # where it failed
     assert len(witness.epochs) == 3  # a full disk may have room again
 
 
-def test_a_signal_during_the_evaluation_is_obeyed_and_nothing_is_lost(
-    tmp_path: Path, monkeypatch
-) -> None:
+def test_a_signal_during_the_evaluation_is_obeyed_and_nothing_is_lost(tmp_path: Path) -> None:
     trial = small_trial(method="entropy-sgd", epochs=2)
     expected = lasting(run(trial, tmp_path / "whole").folder)
-    evaluate = runner.Session.evaluate
-
-    def interrupted(self, tally):
-        for _ in evaluate(self, tally):
-            terminate()
-            yield
-
-    monkeypatch.setattr(runner.Session, "evaluate", interrupted)
-    with pytest.raises(Interrupted):
+    hook = register_module_forward_hook(lambda module, *_: None if module.training else terminate())
+    with hook, pytest.raises(Interrupted):
         run(trial, tmp_path)
-    monkeypatch.undo()
     witness = Witness()
-    result = run(trial, tmp_path, progress=witness)
-    assert (witness.begun["epoch"], witness.begun["batch"]) == (0, witness.begun["batches"])
+    result = run(trial, tmp_path, observers=[witness])
+    assert (witness.begun.epoch, witness.begun.batch) == (0, witness.begun.batches)
     assert lasting(result.folder) == expected
 
 
@@ -317,7 +309,7 @@ def test_two_processes_on_one_trial(tmp_path: Path) -> None:
 def test_other_data_than_the_run_was_begun_on_are_refused(tmp_path: Path, monkeypatch) -> None:
     trial = small_trial()
     with pytest.raises(CrashError):
-        run(trial, tmp_path, progress=Witness(crash, (1, 3)))
+        run(trial, tmp_path, observers=[Witness(crash, (1, 3))])
     load = data.load
 
     def other(*arguments, **options):
@@ -364,7 +356,7 @@ def test_tensorboard_files(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    result = run(small_trial(method="sbs"), tmp_path, tensorboard=True)
+    result = run(small_trial(method="sbs"), tmp_path, observers=[TensorBoard()])
     events = EventAccumulator(str(result.folder / "events"))
     events.Reload()
     assert "test_accuracy" in events.Tags()["scalars"]

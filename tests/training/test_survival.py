@@ -21,7 +21,7 @@ trial = small_trial(epochs=4)
 def fill():
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
 try:
-    run(trial, sys.argv[1], progress=Witness(fill, (2, 1)))
+    run(trial, sys.argv[1], observers=[Witness(fill, (2, 1))])
 except RunError as error:
     print(error)
 """
@@ -47,8 +47,8 @@ def test_a_full_disk_is_a_clear_error_and_the_checkpoint_before_stays_good(tmp_p
     trial = small_trial(epochs=4)
     assert not list((tmp_path / trial.folder).glob(".*.tmp"))
     witness = Witness()
-    result = run(trial, tmp_path, progress=witness)
-    assert witness.begun["epoch"] == 2
+    result = run(trial, tmp_path, observers=[witness])
+    assert witness.begun.epoch == 2
     assert lasting(result.folder) == lasting(run(trial, tmp_path / "whole").folder)
 
 

@@ -88,6 +88,11 @@ def train(
         _announce(trial, folder, dry_run, quiet)
     if dry_run:
         return
+    observers = [choose_progress(quiet or not shows)]
+    if tensorboard and shows:
+        from stochbatch.training.tensorboard import TensorBoard
+
+        observers.append(TensorBoard())
     try:
         result = training.run(
             trial,
@@ -95,11 +100,10 @@ def train(
             data_root=data_root,
             accept_hash=accept_hash,
             device=device,
-            progress=choose_progress(quiet or not shows),
+            observers=observers,
             again=again,
             wait=wait,
             checkpoint_seconds=checkpoint_seconds,
-            tensorboard=tensorboard,
         )
     except training.Interrupted as stop:
         if shows:

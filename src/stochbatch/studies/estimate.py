@@ -13,7 +13,7 @@ import torch
 from stochbatch.data import DATASETS, Split
 from stochbatch.training import Trial
 from stochbatch.training.run_folder import read_metrics
-from stochbatch.training.trainer import Session, Tally
+from stochbatch.training.trainer import Trainer
 
 SAMPLE_BATCH, SAMPLE_STEPS = 16, 2
 
@@ -63,20 +63,18 @@ def _measure(kind: Kind, device: torch.device) -> Speed:
     images = torch.randint(256, (count, *entry.shape), dtype=torch.uint8)
     labels = torch.randint(len(entry.classes), (count,))
     split = Split(images, labels, dataset, "train", entry.classes, False, "0" * 64)
-    session = Session(trial, split, split, device)
-    session.begin_epoch()
-    session.step(0, 0)
-    float(session.tally.loss)
-    began = time.perf_counter()
-    for step in range(1, SAMPLE_STEPS + 1):
-        session.step(0, step)
-    float(session.tally.loss)
+    trainer = Trainer(trial, split, split, device)
+    began = 0.0
+
+    def after_step(epoch: int, step: int) -> None:
+        nonlocal began
+        if step == 1:  # the first one is not measured
+            trainer.tally.read()
+            began = time.perf_counter()
+
+    trainer.train_epoch(0, after_step=after_step)
     middle = time.perf_counter()
-    tally = Tally.zeros(device)
-    session.resample(0)
-    for _ in session.evaluate(tally):
-        pass
-    float(tally.loss)
+    trainer.evaluate(0)
     end = time.perf_counter()
     return Speed((middle - began) / (SAMPLE_STEPS * size), (end - middle) / count)
 

@@ -32,8 +32,9 @@ from stochbatch.studies.engine import (
     record,
     train,
 )
-from stochbatch.training import Interrupted, Progress, Trial
+from stochbatch.training import Interrupted, Observer, Trial
 from stochbatch.training.device import choose_device
+from stochbatch.training.observers import Start
 from stochbatch.training.signals import StopSignals
 
 BUSY = "busy"
@@ -245,7 +246,7 @@ def _work(pipe: Connection, root: Path, options: dict[str, Any]) -> None:
             if not patient and not is_free(root / trial.folder, LOCK_SECONDS):
                 pipe.send((BUSY, ""))
                 continue
-            answer = train(trial, root, progress=_Teller(pipe), **options)
+            answer = train(trial, root, observers=[_Teller(pipe)], **options)
             pipe.send(answer)
         except (Interrupted, OSError):
             return
@@ -253,17 +254,17 @@ def _work(pipe: Connection, root: Path, options: dict[str, Any]) -> None:
             os._exit(1)  # at once: to end a broken device in good order may take for ever
 
 
-class _Teller(Progress):
+class _Teller(Observer):
     """Tells the engine how many epochs are done."""
 
     def __init__(self, pipe: Connection) -> None:
         self.pipe = pipe
 
-    def begin(self, trial: Trial, folder: Path, *, epoch: int, **place: Any) -> None:
+    def on_start(self, start: Start) -> None:
         """Tell how many epochs an earlier process did."""
-        self.pipe.send(("epoch", epoch))
+        self.pipe.send(("epoch", start.epoch))
 
-    def epoch(self, metrics: dict[str, Any]) -> None:
+    def on_epoch(self, metrics: dict[str, Any]) -> None:
         """Tell that an epoch is done."""
         self.pipe.send(("epoch", metrics["epoch"] + 1))
 

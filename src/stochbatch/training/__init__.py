@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from stochbatch.registry import METHODS, SCHEDULES
 from stochbatch.training.exceptions import Interrupted, RunError
-from stochbatch.training.observers import Progress
+from stochbatch.training.observers import Observer
 from stochbatch.training.trial import Trial, TrialError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ __all__ = [
     "DataFacts",
     "Interrupted",
     "Method",
-    "Progress",
+    "Observer",
     "Result",
     "RunError",
     "RunFolder",

@@ -1,58 +1,98 @@
-"""What a training tells those who watch it."""
+"""Observers: callbacks that watch a training, such as progress bars and TensorBoard."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from stochbatch.training.result import Result
     from stochbatch.training.trial import Trial
 
 
-class Progress:
-    """A watcher that does nothing; subclasses show what they are told."""
+class Start(NamedTuple):
+    """Where a training starts, or resumes."""
 
-    def begin(
-        self,
-        trial: Trial,
-        folder: Path,
-        *,
-        epoch: int,
-        batch: int,
-        batches: int,
-        resumed: bool,
-        note: str | None,
-    ) -> None:
-        """A training begins, or goes on, at this epoch and batch of so many an epoch."""
+    trial: Trial
+    folder: Path
+    epoch: int
+    """Epochs that an earlier process did."""
+    batch: int
+    """Batches that it did in the epoch after those."""
+    batches: int
+    """Batches per epoch."""
+    note: str | None = None
+    """Anything unusual, such as a damaged checkpoint."""
 
-    def batch(
-        self,
-        epoch: int,
-        number: int,
-        batches: int,
-        loss: float,
-        accuracy: float,
-        images_per_second: float,
-    ) -> None:
-        """So many batches of an epoch are done; told a few times a second at most."""
+    @property
+    def resumed(self) -> bool:
+        """Whether an earlier process did a part of it."""
+        return bool(self.epoch or self.batch)
 
-    def epoch(self, metrics: dict[str, Any]) -> None:
-        """An epoch is done and evaluated: its line of ``metrics.jsonl``."""
 
-    def end(self, result: Result) -> None:
-        """The training is over, now or long since."""
+class Observer:
+    """Watches a training. Subclasses override what they need; by default nothing happens.
+
+    An ``OSError`` of an observer does not stop the training; other exceptions do.
+    """
+
+    def on_start(self, start: Start) -> None:
+        """The training starts or resumes. Not called for a run that has finished already."""
+
+    def on_batch(self, metrics: dict[str, Any]) -> None:
+        """Some batches are done; called at most five times per second.
+
+        ``metrics`` has ``epoch``, ``batch`` (how many are done), ``batches``, and over the epoch so
+        far ``train_loss``, ``train_accuracy`` and ``images_per_second``.
+        """
+
+    def on_epoch(self, metrics: dict[str, Any]) -> None:
+        """An epoch is done, evaluated and saved; ``metrics`` is its line of ``metrics.jsonl``."""
+
+    def on_end(self, result: Result) -> None:
+        """The training has finished or diverged, now or in an earlier call."""
 
     def close(self) -> None:
-        """Nothing more will be told, whatever happened."""
+        """The last call, whatever happened."""
+
+
+class Observers(Observer):
+    """Several observers as one that never stops a training.
+
+    A closed terminal, a pipe that nobody reads or a full disk is no reason to lose it.
+    """
+
+    def __init__(self, observers: Iterable[Observer]) -> None:
+        self._all = tuple(observers)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def on_start(self, start: Start) -> None:  # noqa: D102
+        self._tell("on_start", start)
+
+    def on_batch(self, metrics: dict[str, Any]) -> None:  # noqa: D102
+        self._tell("on_batch", metrics)
+
+    def on_epoch(self, metrics: dict[str, Any]) -> None:  # noqa: D102
+        self._tell("on_epoch", metrics)
+
+    def on_end(self, result: Result) -> None:  # noqa: D102
+        self._tell("on_end", result)
+
+    def close(self) -> None:  # noqa: D102
+        self._tell("close")
+
+    def _tell(self, method: str, *arguments: Any) -> None:
+        for observer in self._all:
+            with suppress(OSError):
+                getattr(observer, method)(*arguments)
 
 
 class IgnoresLostStreams:
-    """Passes every call on to another watcher, whatever becomes of the place where that one writes.
-
-    A closed terminal, a pipe that nobody reads or a full disk under a log must not stop a training.
-    """
+    """Passes every call on to a watcher, and ignores its ``OSError``."""
 
     def __init__(self, watcher: Any) -> None:
         self.watcher = watcher
@@ -65,7 +105,3 @@ class IgnoresLostStreams:
                 method(*arguments, **named)
 
         return tell
-
-
-class Unfailing(IgnoresLostStreams, Progress):
-    """A watcher of a training that never stops it."""

@@ -6,9 +6,8 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,11 @@ import torch
 
 from stochbatch import data
 from stochbatch.files import write_atomically
-from stochbatch.optim import SBS
 from stochbatch.training import checkpoint, finished
 from stochbatch.training.checkpoint import Place
 from stochbatch.training.distributed import Ranks, joined
 from stochbatch.training.exceptions import Interrupted, RunError
-from stochbatch.training.observers import Progress, Unfailing
+from stochbatch.training.observers import Observer, Observers, Start
 from stochbatch.training.result import Accuracy, Result, environment, plugins_of
 from stochbatch.training.run_folder import (
     METRICS,
@@ -33,8 +31,7 @@ from stochbatch.training.run_folder import (
     write,
 )
 from stochbatch.training.signals import StopSignals
-from stochbatch.training.tensorboard import check_tensorboard, events
-from stochbatch.training.trainer import Session, Tally
+from stochbatch.training.trainer import Trainer
 from stochbatch.training.trial import Trial
 
 TOLD_EVERY = 0.2
@@ -51,16 +48,15 @@ def run(
     data_root: str | Path | None = None,
     accept_hash: bool = False,
     device: str = "auto",
-    progress: Progress | None = None,
+    observers: Sequence[Observer] = (),
     again: bool = False,
     wait: bool = False,
     checkpoint_seconds: float = 300.0,
-    tensorboard: bool = False,
 ) -> Result:
-    """Train, or go on training, or return what was trained long since.
+    """Train, or resume training, or return the result of a run that has finished.
 
-    The run lies in ``root / trial.folder`` (see :mod:`stochbatch.training.run_folder`). If it was
-    stopped, by whatever means, it goes on where it was and ends as if it never had been.
+    Results go to ``root / trial.folder`` (see :mod:`stochbatch.training.run_folder`). A run that
+    was stopped, by whatever means, is resumed and ends as if it had never been stopped.
 
     Processes that torchrun started train together: each takes a slice of every batch, rank 0
     writes, and all return the same result. All of them must call this with the same trial.
@@ -72,11 +68,10 @@ def run(
         accept_hash: take data files that are not the published ones; the result says so.
         device: ``"cpu"``, ``"cuda"``, ... or ``"auto"`` for the best there is. Of several
             processes each takes its own GPU.
-        progress: is told how it goes; of several processes, on rank 0.
-        again: begin anew even if the run is over, or diverged.
-        wait: if another process is at work on this trial, wait for it instead of refusing.
-        checkpoint_seconds: save at least so often within an epoch; every epoch ends with a save.
-        tensorboard: also write TensorBoard's event files into the run's folder.
+        observers: callbacks, such as progress bars; of several processes, on rank 0.
+        again: start over even if the run has finished or diverged.
+        wait: if another process is running this trial, wait for it instead of refusing.
+        checkpoint_seconds: seconds between checkpoints within an epoch; every epoch ends with one.
 
     Returns:
         The result; its ``status`` is ``"diverged"`` if the loss became infinite, NaN or larger
@@ -98,22 +93,22 @@ def run(
     folder = Path(root) / trial.folder
     with StopSignals(at_once=False) as signals, joined(signals) as ranks:
         ranks.check_same(trial.hash, "were given different trials")
-        progress = Unfailing(progress if progress and ranks.rank == 0 else Progress())
+        watching = Observers(observers if ranks.rank == 0 else ())
         try:
             with locked(folder, wait, ranks):
                 done = ranks.first(lambda: finished.find(folder, again, data_root, accept_hash))
                 if done is not None:
-                    progress.end(done)
+                    watching.on_end(done)
                     return done
                 signals.listen()
                 chosen = ranks.choose_device(device)
                 with _own_generators(chosen):
                     runner = _Runner(
-                        trial, folder, chosen, ranks, progress, signals, checkpoint_seconds
+                        trial, folder, chosen, ranks, watching, signals, checkpoint_seconds
                     )
-                    return runner.run(data_root, accept_hash, tensorboard, again)
+                    return runner.run(data_root, accept_hash, again)
         finally:
-            progress.close()
+            watching.close()
 
 
 @contextmanager
@@ -132,12 +127,12 @@ class _Runner:
         folder: Path,
         device: torch.device,
         ranks: Ranks,
-        progress: Progress,
+        observers: Observers,
         signals: StopSignals,
         checkpoint_seconds: float,
     ) -> None:
         self.trial, self.folder, self.device, self.ranks = trial, folder, device, ranks
-        self.progress, self.signals = progress, signals
+        self.observers, self.signals = observers, signals
         self.checkpoint_seconds = checkpoint_seconds
         self.metrics: list[str] = []
         # Now, as the source may be another when the training is over.
@@ -146,33 +141,27 @@ class _Runner:
         self.seconds = 0.0
         self.began = math.inf  # when the epoch under way was begun or resumed
 
-    def run(
-        self, data_root: str | Path | None, accept_hash: bool, tensorboard: bool, again: bool
-    ) -> Result:
+    def run(self, data_root: str | Path | None, accept_hash: bool, again: bool) -> Result:
         trial = self.trial
         self.ranks.check_trial(trial.batch_size, trial.sync_bn, self.device)
         train, test = (
             data.load(trial.dataset, data_root, split, accept_hash=accept_hash)
             for split in ("train", "test")
         )
-        self.session = Session(trial, train, test, self.device, self.ranks)
-        if not len(self.session.batches):
+        self.trainer = Trainer(trial, train, test, self.device, self.ranks)
+        if not len(self.trainer.batches):
             raise RunError(f"there are too few images for a batch: {len(train)} in {train!r}")
-        self.ranks.check_same(self.session.facts, "have different data")
-        if tensorboard:
-            check_tensorboard()  # while nothing of an earlier run has been removed
+        self.ranks.check_same(self.trainer.facts, "have different data")
         place = self._restore(again)
         self.saved_at = time.monotonic()
         if self.metrics and _diverged(json.loads(self.metrics[-1])):
             return self._finish("diverged")  # killed before it could say so
-        with events(self.folder, tensorboard and self.ranks.rank == 0, place.epoch) as board:
-            for epoch in range(place.epoch, trial.epochs):
-                metrics = self._epoch(epoch, place.step if epoch == place.epoch else 0)
-                board.write(metrics)
-                self.progress.epoch(metrics)
-                if _diverged(metrics):
-                    return self._finish("diverged")
-                self._obey(Place(epoch + 1, 0), saved=True)
+        for epoch in range(place.epoch, trial.epochs):
+            metrics = self._epoch(epoch, place.step if epoch == place.epoch else 0)
+            self.observers.on_epoch(metrics)
+            if _diverged(metrics):
+                return self._finish("diverged")
+            self._obey(Place(epoch + 1, 0), saved=True)
         return self._finish("finished")
 
     def _restore(self, again: bool) -> Place:
@@ -180,28 +169,20 @@ class _Runner:
         place = Place(0, 0)
         if state is not None:
             facts = json.loads(state["data"])
-            if facts != self.session.facts.model_dump(mode="json"):
+            if facts != self.trainer.facts.model_dump(mode="json"):
                 raise RunError(
                     f"{self.folder} was begun on other data than are there now: put the former "
                     f"data back, or begin anew (stochbatch train --config {self.folder / TRIAL} "
                     f"--root {self.folder.parent} --again)"
                 )
-            self.session.load(state)
+            self.trainer.load(state)
             place = Place(state["epoch"], state["step"])
             self.metrics, self.seconds = state["metrics"], state["seconds"]
             self.earlier = json.loads(state["environments"])
             if self.earlier and self.earlier[-1] == self.environment:
                 self.earlier.pop()
         self.ranks.first(lambda: write(self.folder / METRICS, "".join(self.metrics)))
-        self.progress.begin(
-            self.trial,
-            self.folder,
-            epoch=place.epoch,
-            batch=place.step,
-            batches=self.session.steps,
-            resumed=state is not None,
-            note=note,
-        )
+        self.observers.on_start(Start(self.trial, self.folder, *place, self.trainer.steps, note))
         return place
 
     def _open(self, again: bool) -> checkpoint.Loaded:
@@ -213,75 +194,44 @@ class _Runner:
         # To the host: whatever loads a state brings it where it belongs, in a dtype that is there.
         return checkpoint.load(self.folder, put_aside=True)
 
-    def _epoch(self, epoch: int, start: int) -> dict[str, Any]:
-        session, steps = self.session, self.session.steps
-        if start == 0:
-            session.begin_epoch()
-        self.began = told = time.monotonic()
-        lr = session.optimizer.param_groups[0]["lr"]
-        for step in range(start, steps):
-            session.step(epoch, step)
-            now = time.monotonic()
-            if now - told > TOLD_EVERY and self.ranks.rank == 0:
-                told = now
-                self._tell(epoch, step + 1, (step + 1 - start) / (now - self.began))
-            self._obey(Place(epoch, step + 1))
-        tally = Tally(*self.ranks.sum(session.tally))
-        train_loss, train_accuracy = tally.read()
-        images = int(tally.images)
-        training_seconds = time.monotonic() - self.began
-        # What diverged is evaluated as it is, however seldom others are: no earlier and better
-        # epoch may stand for it.
-        broken = not train_loss <= DIVERGED_LOSS
-        tested = self._evaluate(epoch) if broken or self.trial.evaluates(epoch) else {}
-        layers = self._layers()
-        session.schedule.step()
-        seconds = time.monotonic() - self.began
-        self.seconds, self.began = self.seconds + seconds, math.inf
-        line = {
-            "epoch": epoch,
-            "lr": float(lr),
-            "train_loss": _number(train_loss),
-            "train_accuracy": train_accuracy,
-            **tested,
-            **layers,
-            "seconds": seconds,
-            "images_per_second": images * (steps - start) / steps / max(training_seconds, 1e-9),
-        }
-        self.metrics.append(json.dumps(line) + "\n")
-        if self.ranks.count > 1 and not _diverged(line):
-            self.ranks.check_same(session.fingerprint(), "came to have different weights")
+    def _epoch(self, epoch: int, first: int) -> dict[str, Any]:
+        """Train, evaluate and save; return the line of metrics."""
+        self.first, self.began, self.told_at = first, time.monotonic(), time.monotonic()
+        metrics = self.trainer.train_epoch(epoch, first, self._after_step)
+        # A training that diverges is always evaluated: no earlier and better epoch may stand for
+        # it.
+        if _diverged(metrics) or self.trial.evaluates(epoch):
+            tested = self.trainer.evaluate(epoch, lambda: self.signals.received)
+            if not tested:  # a signal came; the next run evaluates the weights, which are final
+                self._obey(Place(epoch, self.trainer.steps), by_time=False)
+            metrics |= tested
+        metrics |= self.trainer.layers()
+        self.trainer.schedule.step()
+        metrics["seconds"] = time.monotonic() - self.began
+        self.seconds, self.began = self.seconds + metrics["seconds"], math.inf
+        self.metrics.append(json.dumps(metrics) + "\n")
+        if self.ranks.count > 1 and not _diverged(metrics):
+            self.ranks.check_same(self.trainer.fingerprint(), "came to have different weights")
         self._save(Place(epoch + 1, 0), with_metrics=True)
-        return line
+        return metrics
 
-    def _evaluate(self, epoch: int) -> dict[str, Any]:
-        self.session.resample(epoch)
-        tested = self.ranks.first(self._test)
-        if not tested:  # a signal came; the next run evaluates the weights, which are final
-            self._obey(Place(epoch, self.session.steps), by_time=False)
-        return tested
-
-    def _test(self) -> dict[str, Any]:
-        tally = Tally.zeros(self.device)
-        for _ in self.session.evaluate(tally):
-            if self.signals.received:
-                return {}
-        loss, accuracy = tally.read()
-        return {"test_loss": _number(loss), "test_accuracy": accuracy}
-
-    def _layers(self) -> dict[str, Any]:
-        optimizer = self.session.optimizer
-        if not isinstance(optimizer, SBS):
-            return {}
-        rows = [asdict(row) for row in optimizer.layer_report()]
-        for row in rows:
-            row |= {name: _number(row[name]) for name in ("probability", "batches")}
-        return {"layers": rows, "skipped_steps": optimizer.skipped_steps}
-
-    def _tell(self, epoch: int, step: int, steps_per_second: float) -> None:
-        loss, accuracy = self.session.tally.read()
-        speed = steps_per_second * self.session.images_a_step
-        self.progress.batch(epoch, step, self.session.steps, loss, accuracy, speed)
+    def _after_step(self, epoch: int, step: int) -> None:
+        now = time.monotonic()
+        if self.observers and now - self.told_at > TOLD_EVERY:
+            self.told_at = now
+            loss, accuracy, _ = self.trainer.tally.read()
+            steps_per_second = (step - self.first) / (now - self.began)
+            self.observers.on_batch(
+                {
+                    "epoch": epoch,
+                    "batch": step,
+                    "batches": self.trainer.steps,
+                    "train_loss": loss,
+                    "train_accuracy": accuracy,
+                    "images_per_second": steps_per_second * self.trainer.images_per_step,
+                }
+            )
+        self._obey(Place(epoch, step))
 
     def _obey(self, place: Place, saved: bool = False, by_time: bool = True) -> None:
         """Save if it is time to, and stop if a signal asks for it."""
@@ -294,8 +244,8 @@ class _Runner:
 
     def _save(self, place: Place, with_metrics: bool = False) -> None:
         state = {
-            **self.session.state(),
-            "data": self.session.facts.model_dump_json(),
+            **self.trainer.state(),
+            "data": self.trainer.facts.model_dump_json(),
             "metrics": self.metrics,
             "environments": json.dumps([*self.earlier, self.environment]),
             "seconds": self.seconds + max(0.0, time.monotonic() - self.began),
@@ -311,13 +261,13 @@ class _Runner:
 
     def _finish(self, status: str) -> Result:
         result = self.ranks.first(lambda: self._write_result(status))
-        self.progress.end(result)
+        self.observers.on_end(result)
         return result
 
     def _write_result(self, status: str) -> Result:
         lines = [json.loads(line) for line in self.metrics]
         curve = [line.get("test_accuracy") for line in lines]
-        network = self.session.network
+        network = self.trainer.network
         # Copies, as safetensors refuses weights that share memory.
         copies = {
             name: value.cpu().clone(memory_format=torch.contiguous_format)
@@ -333,7 +283,7 @@ class _Runner:
             train_loss=lines[-1]["train_loss"],
             curve=curve,
             parameters=sum(parameter.numel() for parameter in network.parameters()),
-            data=self.session.facts,
+            data=self.trainer.facts,
             weights_sha256=hashlib.sha256(weights).hexdigest(),
             times={"seconds": self.seconds, "seconds_an_epoch": self.seconds / len(lines)},
             environment=self.environment,
@@ -351,8 +301,3 @@ class _Runner:
 def _diverged(metrics: dict[str, Any]) -> bool:
     losses = metrics["train_loss"], metrics.get("test_loss", 0.0)
     return None in losses or losses[0] > DIVERGED_LOSS
-
-
-def _number(value: float) -> float | None:
-    """Return a number that JSON has; NaN and infinity are null."""
-    return value if math.isfinite(value) else None

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from stochbatch.training.exceptions import RunError
+from stochbatch.training.observers import Observer, Start
 
 
-class Events:
-    """TensorBoard's event files, or nothing."""
+class TensorBoard(Observer):
+    """Writes metrics, and for SBS those of every layer, to ``events/`` in the run's folder.
 
-    def __init__(self, writer: Any = None) -> None:
-        self._writer = writer
+    Raises:
+        RunError: TensorBoard is not installed.
+    """
 
-    def write(self, metrics: dict[str, Any]) -> None:
-        """Write an epoch's numbers, and for SBS those of every layer."""
-        if self._writer is None:
-            return
+    def __init__(self) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise RunError(
+                "TensorBoard is not installed: pip install 'stochbatch[tensorboard]'"
+            ) from None
+        self._new_writer: Any = SummaryWriter
+        self._writer: Any = None
+
+    def on_start(self, start: Start) -> None:
+        """Open the files; steps that an earlier process did after its last save are dropped."""
+        self._writer = self._new_writer(str(start.folder / "events"), purge_step=start.epoch)
+        self._writer.add_text("trial", start.trial.hash, start.epoch)
+
+    def on_epoch(self, metrics: dict[str, Any]) -> None:
+        """Write the numbers of an epoch."""
         epoch = metrics["epoch"]
         for name, value in metrics.items():
             if isinstance(value, float | int) and name != "epoch":
@@ -29,34 +41,7 @@ class Events:
                 if layer[name] is not None:
                     self._writer.add_scalar(f"{name}/{layer['name']}", layer[name], epoch)
 
-
-def check_tensorboard() -> None:
-    """Raise a `RunError` if there is no TensorBoard."""
-    try:
-        import torch.utils.tensorboard  # noqa: F401
-    except ImportError:
-        raise RunError(
-            "TensorBoard is not installed: pip install 'stochbatch[tensorboard]'"
-        ) from None
-
-
-@contextmanager
-def events(folder: Path, wanted: bool, epoch: int) -> Iterator[Events]:
-    """Enter event files in a run's folder.
-
-    Args:
-        folder: the folder of the run.
-        wanted: whether there should be any.
-        epoch: what they have of this epoch and later ones is written anew.
-    """
-    if not wanted:
-        yield Events()
-        return
-    check_tensorboard()
-    from torch.utils.tensorboard import SummaryWriter
-
-    writer = SummaryWriter(str(folder / "events"), purge_step=epoch)
-    try:
-        yield Events(writer)
-    finally:
-        writer.close()
+    def close(self) -> None:
+        """Close the files."""
+        if self._writer is not None:
+            self._writer.close()

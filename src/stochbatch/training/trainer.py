@@ -1,12 +1,15 @@
-"""A training in memory: data, network, optimizer, schedule, and one step after the other."""
+"""A training in memory: data, network, optimizer, schedule, and the loop over an epoch."""
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
 import math
-from collections.abc import Iterator
+import time
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import torch
@@ -58,14 +61,14 @@ class Tally(NamedTuple):
         self.correct.add_((logits.detach().argmax(1) == labels).sum())
         self.images.add_(len(labels))
 
-    def read(self) -> tuple[float, float]:
-        """Return mean loss, and accuracy in percent (waits for the device)."""
+    def read(self) -> tuple[float, float, int]:
+        """Return mean loss, accuracy in percent, and number of images (waits for the device)."""
         loss, correct, images = (part.item() for part in self)
-        return (loss / images, 100 * correct / images) if images else (math.nan, math.nan)
+        return loss / images, 100 * correct / images, int(images)
 
 
-class Session:
-    """Everything that a trial trains with.
+class Trainer:
+    """Everything that a trial trains with; :meth:`train_epoch` is the training loop.
 
     Args:
         trial: the trial.
@@ -139,58 +142,81 @@ class Session:
         drops = any(isinstance(module, nn.Dropout) for module in self.network.modules())
         self._noise = f", part {ranks.rank}" if drops and ranks.rank else ""
 
-    @property
-    def steps(self) -> int:
-        """Steps of an epoch. Entropy-SGD evaluates several batches in each of its own."""
-        count = len(self.batches)
-        return max(1, round(count / self._evaluations))
+    def train_epoch(
+        self, epoch: int, first: int = 0, after_step: Callable[[int, int], None] = lambda *_: None
+    ) -> dict[str, Any]:
+        """Train for one epoch and return its metrics.
+
+        Args:
+            epoch: number of the epoch, from 0.
+            first: the step to begin with; those before it were done by an earlier process.
+            after_step: called with the epoch and its number of steps done; tells observers, saves
+                checkpoints and obeys signals.
+        """
+        if first == 0:
+            self._begin_epoch()
+        lr, began = self.optimizer.param_groups[0]["lr"], time.monotonic()
+
+        def forward_backward() -> Tensor:
+            number = next(numbers)
+            images, labels, weight = self.slices(epoch, number % len(self.batches))
+            self._seed_dropout(epoch, number)
+            with self._autocast():
+                logits = self.trained(self._laid_out(images))
+                loss = nn.functional.cross_entropy(logits, labels)
+            if weight:
+                self.tally.add(loss, logits, labels)
+            self.optimizer.zero_grad()
+            loss = loss * weight
+            self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            return loss.detach()
+
+        for step in range(first, self.steps):
+            numbers = itertools.count(step * self.batches_per_step)
+            if self.method.closure:
+                self.optimizer.step(forward_backward)  # type: ignore[arg-type]
+            else:
+                forward_backward()
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+            after_step(epoch, step + 1)
+
+        loss, accuracy, images = Tally(*self.ranks.sum(self.tally)).read()
+        trained = images * (self.steps - first) / self.steps
+        return {
+            "epoch": epoch,
+            "lr": float(lr),
+            "train_loss": number_or_none(loss),
+            "train_accuracy": accuracy,
+            "images_per_second": trained / max(time.monotonic() - began, 1e-9),
+        }
 
     @property
-    def _evaluations(self) -> int:
+    def steps(self) -> int:
+        """Steps per epoch. Entropy-SGD evaluates several batches in each of its own."""
+        return max(1, round(len(self.batches) / self.batches_per_step))
+
+    @property
+    def batches_per_step(self) -> int:
+        """Batches that the optimizer evaluates in a step."""
         return self.trial.settings["L"] if self.method.closure else 1  # type: ignore[return-value]
 
     @property
-    def images_a_step(self) -> int:
+    def images_per_step(self) -> int:
         """Images that a step is computed on, in all processes together."""
-        return min(self.trial.batch_size, self.batches.shape[0]) * self._evaluations
+        return min(self.trial.batch_size, self.batches.shape[0]) * self.batches_per_step
 
-    def begin_epoch(self) -> None:
+    def _begin_epoch(self) -> None:
         """Start the sums of an epoch, and for SBS its averages (Algorithm 2)."""
         self.tally = Tally.zeros(self.device)
         self.network.train()
         if isinstance(self.optimizer, SBS):
             self.optimizer.new_epoch()
 
-    def step(self, epoch: int, step: int) -> None:
-        """Take one step of the optimizer."""
-        if not self.method.closure:
-            loss = self._loss(epoch, step)
-            self.optimizer.zero_grad()
-            torch.autograd.backward(self.scaler.scale(loss))
-            self.scaler.step(self.optimizer)
-            self.scaler.update()
-            return
-        evaluations = iter(range(step * self._evaluations, (step + 1) * self._evaluations))
-
-        def closure() -> float:
-            loss = self._loss(epoch, next(evaluations))
-            self.optimizer.zero_grad()
-            torch.autograd.backward(loss)
-            return loss.detach()  # type: ignore[return-value]
-
-        self.optimizer.step(closure)
-
-    def _loss(self, epoch: int, evaluation: int) -> Tensor:
-        images, labels, weight = self.slices(epoch, evaluation % len(self.batches))
+    def _seed_dropout(self, epoch: int, number: int) -> None:
         # Dropout draws from torch's generator. Seeded anew for every batch, it needs no
         # saving, and a run that resumes drops what the undisturbed run dropped.
-        seed_everything(self.trial.seed, f"batch {evaluation} of epoch {epoch}{self._noise}")
-        with self._autocast():
-            logits = self.trained(self._laid_out(images))
-            loss = nn.functional.cross_entropy(logits, labels)
-        if weight:
-            self.tally.add(loss, logits, labels)
-        return loss if weight == 1 else loss * weight
+        seed_everything(self.trial.seed, f"batch {number} of epoch {epoch}{self._noise}")
 
     def _laid_out(self, images: Tensor) -> Tensor:
         # A batch is channels last; of one channel it is both at once, and only a copy decides.
@@ -204,24 +230,41 @@ class Session:
         low = AUTOCAST.get(self.trial.precision)
         return torch.autocast(self.device.type, low or torch.bfloat16, enabled=low is not None)
 
-    def evaluate(self, tally: Tally) -> Iterator[None]:
-        """Count all test images, a batch at a time; on rank 0."""
+    def evaluate(
+        self, epoch: int, interrupted: Callable[[], object] = lambda: False
+    ) -> dict[str, Any]:
+        """Return metrics of the test images, or none if interrupted; all ranks must call this."""
+        if self.method.closure:
+            self._resample_batch_norm(epoch)
+        return self.ranks.first(lambda: self._test(interrupted))
+
+    def _test(self, interrupted: Callable[[], object]) -> dict[str, Any]:
         self.network.eval()
+        tally = Tally.zeros(self.device)
         for images, labels in self.test.epoch(0):
             with torch.no_grad(), self._autocast():
                 logits = self.forward(images)  # channels last: faster, and without a backward safe
                 loss = nn.functional.cross_entropy(logits, labels)
             tally.add(loss, logits, labels)
-            yield
+            if interrupted():
+                return {}
+        mean_loss, accuracy, _ = tally.read()
+        return {"test_loss": number_or_none(mean_loss), "test_accuracy": accuracy}
 
-    def resample(self, epoch: int) -> None:
-        """Re-estimate batch norm before an evaluation if the method asks for that; on all ranks."""
-        if not self.method.closure:
-            return
+    def _resample_batch_norm(self, epoch: int) -> None:
         count = min(len(self.batches), -(-RESAMPLED_IMAGES // self.trial.batch_size))
         images = (self._laid_out(self.batches.batch(epoch, n)[0]) for n in range(count))
         with self._autocast():
             resample_batch_norm(self.network, images)
+
+    def layers(self) -> dict[str, Any]:
+        """Return what SBS did to each layer since the last call; nothing for other methods."""
+        if not isinstance(self.optimizer, SBS):
+            return {}
+        rows = [asdict(row) for row in self.optimizer.layer_report()]
+        for row in rows:
+            row |= {name: number_or_none(row[name]) for name in ("probability", "batches")}
+        return {"layers": rows, "skipped_steps": self.optimizer.skipped_steps}
 
     def state(self) -> dict[str, Any]:
         """Return all that the next step depends on; all ranks must call this."""
@@ -253,6 +296,11 @@ class Session:
         with torch.no_grad():
             bits = [weight.view(torch.int32).sum() for weight in self.network.parameters()]
             return str(int(torch.stack(bits).sum()))
+
+
+def number_or_none(value: float) -> float | None:
+    """Return a number that JSON has: None for NaN and infinity."""
+    return value if math.isfinite(value) else None
 
 
 def _plain(value: Any) -> Any:
