@@ -118,7 +118,7 @@ def plan(
     ] = False,
 ) -> None:
     """Show how many trials are missing, and how long they will take."""
-    from stochbatch.studies.estimate import estimate, until_all_are_done
+    from stochbatch.studies.estimate import duration, estimate, until_all_are_done
     from stochbatch.studies.local_engine import default_workers
     from stochbatch.training.device import choose_device
 
@@ -216,12 +216,12 @@ def run(
         count = run_trials(
             missing,
             root,
-            watcher=choose_watcher(quiet),
+            watcher=choose_watcher(quiet, found.labels),
             data_root=data_root,
             accept_hash=accept_hash,
         )
     except StudyStopped as stop:
-        typer.echo("Stopped; everything is saved. The same command goes on.")
+        typer.echo("Stopped; everything is saved. Run the same command again to resume.")
         raise typer.Exit(INTERRUPTED + stop.signal_number) from None
     typer.echo(f"{count.finished} finished, {count.diverged} diverged, {count.failed} failed")
     for error in count.errors:
@@ -251,7 +251,7 @@ def _engine(
         at_once = workers or local_engine.default_workers(device)
         return partial(local_engine.run_trials, workers=at_once, device=device)
     if name != "ray":
-        raise typer.BadParameter(f"there are the engines 'local' and 'ray', got {name!r}")
+        raise typer.BadParameter(f"unknown engine {name!r}; choose local or ray")
     from stochbatch.studies import ray_engine
 
     return partial(
@@ -304,21 +304,6 @@ def parse_only(texts: list[str]) -> dict[str, list[str]]:
             raise typer.BadParameter(f"--only is AXIS=LABEL,LABEL, got {text!r}")
         kept.setdefault(axis.strip(), []).extend(label.strip() for label in labels.split(","))
     return kept
-
-
-def duration(seconds: float) -> str:
-    """Return a time in words.
-
-    Example:
-        >>> from stochbatch.cli.study import duration
-        >>> duration(42), duration(400), duration(9000), duration(300000)
-        ('42 s', '7 min', '2.5 h', '3.5 days')
-    """
-    for limit, unit, name in ((90, 1, "s"), (5400, 60, "min")):
-        if seconds < limit:
-            return f"{seconds / unit:.0f} {name}"
-    hours = seconds / 3600
-    return f"{hours:.1f} h" if hours < 48 else f"{hours / 24:.1f} days"
 
 
 def _tell_kind(kind: Any) -> None:

@@ -7,7 +7,7 @@ from stochbatch.studies.grid import Axis, Study
 from stochbatch.studies.published import Published
 from stochbatch.studies.results import CellOutcomes, Outcome, StudyResults, collect
 from stochbatch.studies.scales import SCALES, Scale
-from stochbatch.studies.study_error import StudyError
+from stochbatch.studies.selection import StudyError
 
 __all__ = [
     "SCALES",

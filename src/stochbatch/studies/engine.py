@@ -1,26 +1,37 @@
-"""What all engines have in common: how a trial is trained, told of, and counted.
+"""The study loop, and the three verbs it asks of an engine.
 
-An engine decides where trials are trained. What comes out does not depend on it: every engine
-trains by :func:`train`, which leaves the same files in the same folders.
+An engine decides where trials are trained: ``start`` one, ``poll`` for those that ended, ``stop``
+them all. The run folder is the truth: the loop reads progress from ``metrics.jsonl``, and the
+outcome from ``result.json`` or ``error.json``, so every engine leaves the same files.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import traceback
+from collections import deque
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import filelock
 import torch
 
-from stochbatch.studies.results import ERROR
-from stochbatch.training import Interrupted, Result, Trial, run
+from stochbatch import data
+from stochbatch.studies.results import ERROR, outcome_of, read_error
+from stochbatch.training import Interrupted, Trial, run
 from stochbatch.training.exceptions import RunError
 from stochbatch.training.observers import IgnoresLostStreams
-from stochbatch.training.run_folder import LOCK, write
+from stochbatch.training.run_folder import LOCK, METRICS, read_metrics, write
+from stochbatch.training.signals import StopSignals
+
+BUSY = "another process is training it"
+"""How a trial ends that an engine did not train because another process holds its folder."""
+IMPATIENT_SECONDS = 2.0
+"""How long a trial may wait for its folder before others go first."""
 
 
 class StudyStopped(RunError):  # noqa: N818 (not an error, an order)
@@ -34,14 +45,14 @@ class StudyStopped(RunError):  # noqa: N818 (not an error, an order)
 class StudyWatcher:
     """A watcher of a study that does nothing; subclasses show what they are told."""
 
-    def begin(self, trials: int) -> None:
-        """So many trials are to be run."""
+    def begin(self, trials: Sequence[Trial]) -> None:
+        """These trials are to be run."""
 
     def note(self, text: str) -> None:
         """Something that one should know, in a line."""
 
-    def epoch(self, trial: Trial, done: int) -> None:
-        """So many epochs of a trial are done."""
+    def progress(self, trial: Trial, metrics: list[dict[str, Any]]) -> None:
+        """A trial has started (perhaps with epochs of an earlier run), or done another epoch."""
 
     def end_of(self, trial: Trial, status: str, text: str) -> None:
         """A trial is over: finished, diverged or failed, with its accuracy or its error."""
@@ -70,61 +81,209 @@ class Count:
             self.errors.append(f"{trial.folder}: {text}")
 
 
-Answer = tuple[str, str]
-"""How a trial ended: its status, and its accuracy or its error."""
+class Engine(Protocol):
+    """Trains trials, each in a process of its own, by :func:`train`."""
+
+    room: int
+    """How many trials to hand it at once; it may change."""
+    queues: bool
+    """Whether a trial that is handed to it may have to wait for its turn."""
+
+    def start(self, trial: Trial, patient: bool) -> None:
+        """Start to train a trial; if not patient, only if its folder is free."""
+
+    def poll(self) -> Iterable[tuple[Trial, str | None]]:
+        """Wait a moment; return trials whose processes ended, with what went wrong, if known."""
+
+    def stop(self) -> None:
+        """Let all running trials save and end."""
 
 
-def train(trial: Trial, root: str | Path, **options: Any) -> Answer:
+def run_study(
+    engine: Engine,
+    trials: Sequence[Trial],
+    root: Path,
+    watcher: StudyWatcher | None = None,
+    note: str | None = None,
+) -> Count:
+    """Run trials on an engine.
+
+    Args:
+        engine: trains them; it is stopped in any case.
+        trials: what to run, in this order.
+        root: the folder of all runs.
+        watcher: is told how it goes.
+        note: what to tell it first.
+
+    Raises:
+        StudyStopped: SIGINT or SIGTERM came; everything so far is saved.
+    """
+    watcher = UnfailingWatcher(watcher or StudyWatcher())
+    watcher.begin(trials)
+    try:
+        with StopSignals() as signals:
+            try:
+                if note:
+                    watcher.note(note)
+                return _Loop(engine, trials, root, watcher).run(signals)
+            finally:
+                engine.stop()
+    finally:  # also if a second Ctrl-C does not let the processes save
+        watcher.close()
+
+
+class _Loop:
+    def __init__(
+        self, engine: Engine, trials: Sequence[Trial], root: Path, watcher: StudyWatcher
+    ) -> None:
+        self.engine, self.root, self.watcher = engine, root, watcher
+        self.waiting = deque(trials)
+        self.running: dict[str, Trial] = {}
+        self.seen: dict[str, tuple[int, int]] = {}
+        """Size and time of each running trial's metrics when they were last read."""
+        self.busy: set[str] = set()
+        """Hashes of trials that another process was training."""
+        self.count = Count()
+
+    def run(self, signals: StopSignals) -> Count:
+        while self.waiting or self.running:
+            while self.waiting and len(self.running) < self.engine.room:
+                self._start(self.waiting.popleft())
+            ended = list(self.engine.poll())
+            if signals.received is not None:
+                raise StudyStopped(signals.received)
+            for trial in self.running.values():
+                self._look(trial)
+            for trial, fault in ended:
+                self._end(trial, fault)
+        return self.count
+
+    def _start(self, trial: Trial) -> None:
+        folder = self.root / trial.folder
+        with suppress(OSError):
+            (folder / ERROR).unlink(missing_ok=True)
+        self.seen[trial.hash] = _stamp(folder) if self.engine.queues else (-1, -1)
+        self.running[trial.hash] = trial
+        self.engine.start(trial, trial.hash in self.busy)
+        self._look(trial)
+
+    def _look(self, trial: Trial) -> None:
+        """Tell the watcher if a trial has started or done an epoch."""
+        folder = self.root / trial.folder
+        stamp = _stamp(folder)
+        if stamp != self.seen[trial.hash]:
+            self.seen[trial.hash] = stamp
+            with suppress(OSError, RunError):  # whoever reads the result is told of odd metrics
+                self.watcher.progress(trial, read_metrics(folder))
+
+    def _end(self, trial: Trial, fault: str | None) -> None:
+        del self.running[trial.hash]
+        if fault == BUSY and trial.hash not in self.busy:
+            if not self.busy:
+                self.watcher.note("another process is training some of these trials: they go last")
+            self.busy.add(trial.hash)
+            self.waiting.append(trial)
+            return
+        status, text = self._outcome(trial, fault)
+        self.count.add(trial, status, text)
+        self.watcher.end_of(trial, status, text)
+
+    def _outcome(self, trial: Trial, fault: str | None) -> tuple[str, str]:
+        folder = self.root / trial.folder
+        error = read_error(folder, trial)  # of this attempt: those of earlier ones are removed
+        outcome = outcome_of(trial, self.root)
+        if error is None and outcome.result is not None:
+            accuracy = outcome.result.accuracy
+            return outcome.status, "" if accuracy is None else f"{accuracy.mean:.2f} %"
+        text = error or outcome.error
+        if text is None:
+            text = fault or "its process left neither a result nor an error"
+            with suppress(RunError):
+                record(trial, self.root, text)
+        return "failed", text
+
+
+def train(trial: Trial, root: Path, *, patience: float, **options: Any) -> bool:
     """Train a trial in this process, and leave its error in its folder if it fails.
 
     Args:
         trial: what to train.
         root: the folder of all runs.
+        patience: seconds to wait if another process is training it, or -1 for as long as it takes.
         **options: as for :func:`stochbatch.training.run`.
+
+    Returns:
+        Whether it was trained; False if another process still does.
 
     Raises:
         Interrupted: SIGINT or SIGTERM came; everything so far is saved.
+        RunError: the error cannot be written.
     """
     torch.set_num_threads(1)  # the last bits of a result depend on it
-    folder = Path(root) / trial.folder
+    if not _is_free(root / trial.folder, patience):
+        return False
     try:
-        (folder / ERROR).unlink(missing_ok=True)
-        result = run(trial, root, **options)
+        run(trial, root, wait=True, **options)
     except Interrupted:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         first = (str(error).splitlines() or [""])[0]
         # The package's own errors are written to be read.
         is_ours = type(error).__module__.startswith("stochbatch.")
         what = first if is_ours else f"{type(error).__name__}: {first}"
-        record(folder, what, traceback.format_exc())
-        return "failed", what
-    return result.status, _accuracy(result)
+        record(trial, root, what, traceback.format_exc())
+    return True
 
 
-def is_free(folder: Path, seconds: float) -> bool:
-    """Wait until nobody else is at work on a trial; return False if that takes too long.
-
-    Somebody else is another study that is under way, a process that is about to stop, or a node
-    that was cut off and has not noticed it. A lock that a dead machine left on a file server must
-    not be waited for for ever.
-    """
+def record(trial: Trial, root: Path, error: str, trace: str = "") -> None:
+    """Leave an error in the folder of the trial that it ended."""
+    folder = root / trial.folder
+    content = {"trial_hash": trial.hash, "error": error, "traceback": trace}
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        write(folder / ERROR, json.dumps(content, indent=1))
+    except (OSError, RunError) as another:
+        raise RunError(f"{trial.folder}: {error}; {another}") from None
+
+
+def check_data(trials: Sequence[Trial], data_root: str | Path | None, accept_hash: bool) -> None:
+    """Raise for all data sets at once whose files are missing; a bad file raises on its own."""
+    missing = []
+    for name in dict.fromkeys(trial.dataset for trial in trials):
+        try:
+            for split in ("train", "test"):
+                data.load(name, data_root, split, accept_hash=accept_hash)
+        except data.MissingFileError:
+            missing.append(name)
+    if missing:
+        folder = data.data_root(data_root)
+        option = f" --data-root {folder}" if data_root is not None else ""
+        commands = " && ".join(f"stochbatch data get {name}{option}" for name in missing)
+        raise data.MissingFileError(
+            f"the files of {', '.join(missing)} are not in {folder}; get them first: {commands}"
+        )
+
+
+def _is_free(folder: Path, seconds: float) -> bool:
+    """Wait until no other process is training in a folder; return False if that takes too long.
+
+    The other may be another study, a process that is about to stop, or a node that was cut off and
+    has not noticed it.
+    """
+    if not (folder / LOCK).exists():
+        return True
+    try:
         with filelock.FileLock(folder / LOCK, timeout=seconds):
             return True
     except filelock.Timeout:
         return False
     except OSError:
-        return True  # nothing can be written there: the run finds that out, too, and says it
+        return True  # the run will find out what is wrong, and say it
 
 
-def record(folder: Path, error: str, trace: str = "") -> None:
-    """Leave an error in the folder of the trial that it ended."""
-    with suppress(OSError, RunError):  # what cannot be written is still told
-        folder.mkdir(parents=True, exist_ok=True)
-        write(folder / ERROR, json.dumps({"error": error, "traceback": trace}, indent=1))
-
-
-def _accuracy(result: Result) -> str:
-    return "" if result.accuracy is None else f"{result.accuracy.mean:.2f} %"
+def _stamp(folder: Path) -> tuple[int, int]:
+    try:
+        stat = os.stat(folder / METRICS)
+    except OSError:
+        return 0, 0
+    return stat.st_size, stat.st_mtime_ns

@@ -1,4 +1,4 @@
-"""How long a study will take on this machine, from a measured sample."""
+"""How long a study will take: from a measured sample, or from the epochs done so far."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -14,6 +15,7 @@ from stochbatch.data import DATASETS, Split
 from stochbatch.training import Trial
 from stochbatch.training.run_folder import read_metrics
 from stochbatch.training.trainer import Trainer
+from stochbatch.training.trial import last_tenth
 
 SAMPLE_BATCH, SAMPLE_STEPS = 16, 2
 
@@ -32,7 +34,8 @@ class Speed:
         """Return how long a whole trial takes."""
         entry = DATASETS[trial.dataset]
         train = entry.train.count * trial.share * self.train
-        evaluations = sum(trial.evaluates(epoch) for epoch in range(trial.epochs))
+        last = last_tenth(trial.epochs)  # all of which are evaluated
+        evaluations = last + (trial.epochs - last) // trial.evaluate_every
         return trial.epochs * train + evaluations * entry.test.count * self.test
 
 
@@ -119,3 +122,65 @@ def until_all_are_done(seconds: Iterable[float], workers: int) -> float:
     for each in seconds:
         heapq.heapreplace(free, free[0] + each)
     return max(free)
+
+
+class TimeLeft:
+    """Seconds until a study is done, from the epochs that its trials have done.
+
+    A kind of trials that has not begun yet is taken to be as fast per image as the others.
+    """
+
+    def __init__(self, trials: Iterable[Trial]) -> None:
+        self.left = {trial.hash: (trial, trial.epochs) for trial in trials}
+        self.rates: dict[object, float] = {}
+        """Seconds per image, by kind and method."""
+        self.running: set[str] = set()
+        self.most_running = 1
+
+    def progress(self, trial: Trial, metrics: Sequence[dict[str, Any]]) -> None:
+        """Note the epochs that a trial has done."""
+        self.running.add(trial.hash)
+        self.most_running = max(self.most_running, len(self.running))
+        self.left[trial.hash] = trial, max(0, trial.epochs - len(metrics))
+        if metrics:
+            self.rates[_kind_and_method(trial)] = metrics[-1]["seconds"] / _images(trial)
+
+    def end_of(self, trial: Trial) -> None:
+        """Note that a trial is over."""
+        self.running.discard(trial.hash)
+        self.left.pop(trial.hash, None)
+
+    def seconds(self) -> float | None:
+        """Return the estimate; None before the first epoch."""
+        if not self.rates:
+            return None
+        usual = sum(self.rates.values()) / len(self.rates)
+        each = [
+            epochs * _images(trial) * self.rates.get(_kind_and_method(trial), usual)
+            for trial, epochs in self.left.values()
+        ]
+        return until_all_are_done(each, self.most_running)
+
+
+def _images(trial: Trial) -> float:
+    return DATASETS[trial.dataset].train.count * trial.share
+
+
+def _kind_and_method(trial: Trial) -> object:
+    fields = trial.dataset, trial.network, trial.width, trial.precision
+    return *fields, trial.batch_size, trial.method
+
+
+def duration(seconds: float) -> str:
+    """Return a time in words.
+
+    Example:
+        >>> from stochbatch.studies.estimate import duration
+        >>> duration(42), duration(400), duration(9000), duration(300000)
+        ('42 s', '7 min', '2.5 h', '3.5 days')
+    """
+    for limit, unit, name in ((90, 1, "s"), (5400, 60, "min")):
+        if seconds < limit:
+            return f"{seconds / unit:.0f} {name}"
+    hours = seconds / 3600
+    return f"{hours:.1f} h" if hours < 48 else f"{hours / 24:.1f} days"

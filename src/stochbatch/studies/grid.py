@@ -37,6 +37,7 @@ A study is a TOML file::
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -53,14 +54,17 @@ from stochbatch.studies.cell import Cell
 from stochbatch.studies.claim import Claim
 from stochbatch.studies.published import check_table, published_value
 from stochbatch.studies.scales import Scale
-from stochbatch.studies.selection import with_labels, with_names
-from stochbatch.studies.study_error import StudyError
+from stochbatch.studies.selection import StudyError, with_labels, with_names
 from stochbatch.training import Trial, TrialError
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+
+MOST_TRIALS = 100_000
+"""Of a study; the largest of the article has 2,160."""
 
 
 class Axis(BaseModel):
@@ -155,6 +159,7 @@ class Study(BaseModel):
         names = [axis.name for axis in self.axes]
         if len(set(names)) != len(names):
             raise ValueError(f"two axes have one name: {names}")
+        self.check_size(math.prod(len(axis.expanded()) for axis in self.axes), 1)
         if set(self.name) & set("/\\") or self.name.startswith("."):
             raise ValueError(f"a name is no path, got {self.name!r}")
         if self.published is not None:
@@ -193,6 +198,13 @@ class Study(BaseModel):
         for label in (*claim.better, *claim.than):
             if label not in labels:
                 raise ValueError(f"the claim names {label!r}, {axis.name!r} has {labels}")
+
+    def check_size(self, cells: int, repetitions: int) -> None:
+        """Raise if there would be more trials than anyone can run."""
+        if cells * repetitions > MOST_TRIALS:
+            raise StudyError(
+                f"a study has at most {MOST_TRIALS:,} trials, got {cells:,} cells of {repetitions:,}"
+            )
 
     def cells(
         self,

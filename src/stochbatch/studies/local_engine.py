@@ -1,8 +1,7 @@
-"""The local engine: trials of a study in processes of this machine.
+"""The local engine: one process of this machine per trial.
 
-Each process trains one trial after the other. A trial that fails leaves its error in its
-folder and does not disturb the others; a process that dies is replaced. A signal stops
-everything after it is saved, and the next run goes on.
+A trial that fails leaves its error in its folder and does not disturb the others, nor does a
+process that dies. A signal stops everything after it is saved, and the next run resumes.
 """
 
 from __future__ import annotations
@@ -10,13 +9,14 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.connection import wait
+from multiprocessing.context import ForkServerProcess, SpawnProcess
 from pathlib import Path
 from typing import Any
 
@@ -24,24 +24,25 @@ import torch
 
 from stochbatch.cores import usable_cores
 from stochbatch.studies.engine import (
+    BUSY,
+    IMPATIENT_SECONDS,
     Count,
-    StudyStopped,
     StudyWatcher,
-    UnfailingWatcher,
-    is_free,
-    record,
+    check_data,
+    run_study,
     train,
 )
-from stochbatch.training import Interrupted, Observer, Trial
+from stochbatch.training import Interrupted, Trial
 from stochbatch.training.device import choose_device
-from stochbatch.training.observers import Start
-from stochbatch.training.signals import StopSignals
+from stochbatch.training.exceptions import RunError
 
-BUSY = "busy"
-"""An answer besides those of :func:`~stochbatch.studies.engine.train`: another process is training
-the trial."""
-LOCK_SECONDS = 10.0
-"""So long a process that another engine left behind may be saving yet."""
+LOOK_EVERY = 0.2
+"""Seconds between two looks at signals and progress."""
+PRELOADED = ["torch._dynamo", "stochbatch.studies.engine"]
+"""What trials import, torch's optimizers the first of them at their first step. Imports only: a
+thread pool that runs before a fork does not exist after it."""
+BUSY_CODE = 75
+"""Exit code of a process whose trial another process is training."""
 
 
 def devices(device: str = "auto") -> list[str]:
@@ -53,7 +54,7 @@ def devices(device: str = "auto") -> list[str]:
 
 
 def default_workers(device: str = "auto") -> int:
-    """Return how many trials to train at once: one a processor core, or one a GPU."""
+    """Return how many trials to train at once: one per processor core, or one per GPU."""
     found = devices(device)
     return usable_cores() if found == ["cpu"] else len(found)
 
@@ -65,6 +66,8 @@ def run_trials(
     workers: int = 1,
     watcher: StudyWatcher | None = None,
     device: str = "auto",
+    data_root: str | Path | None = None,
+    accept_hash: bool = False,
     **options: Any,
 ) -> Count:
     """Run trials, so many at a time.
@@ -72,201 +75,133 @@ def run_trials(
     Args:
         trials: what to run, in this order.
         root: the folder of all runs.
-        workers: processes at work at the same time.
+        workers: trials to run in parallel.
         watcher: is told how it goes.
-        device: where to train; of several GPUs each worker takes the next.
-        **options: as for :func:`stochbatch.training.run`: ``data_root``, ``accept_hash``, ...
+        device: where to train; of several GPUs each trial takes the one with the fewest.
+        data_root: the folder of all data.
+        accept_hash: accept data files whose hash differs.
+        **options: as for :func:`stochbatch.training.run`: ``checkpoint_seconds``, ...
 
     Raises:
+        MissingFileError: data are missing; nothing was started.
         StudyStopped: SIGINT or SIGTERM came; everything so far is saved.
     """
     if workers < 1:
         raise ValueError(f"workers must be 1 or more, got {workers}")
-    watcher = UnfailingWatcher(watcher or StudyWatcher())
-    places = [{**options, "device": each} for each in devices(device)]
-    engine = _Engine(list(trials), Path(root), watcher, places)
-    watcher.begin(len(trials))
-    try:
-        with StopSignals() as signals:
-            return engine.run(min(workers, len(trials)), signals)
-    finally:
-        try:
-            engine.stop()
-        finally:  # also if a second Ctrl-C does not let the processes save
-            watcher.close()
+    check_data(trials, data_root, accept_hash)
+    options |= {"data_root": data_root, "accept_hash": accept_hash}
+    engine = LocalEngine(Path(root), workers, devices(device), options)
+    return run_study(engine, trials, Path(root), watcher)
 
 
 @dataclass
-class _Worker:
-    process: SpawnProcess
-    pipe: Connection
-    place: int
-    trial: Trial | None = None
+class _Running:
+    trial: Trial
+    process: ForkServerProcess | SpawnProcess
+    device: str
 
 
-class _Engine:
+class LocalEngine:
+    """Trains each trial in a process that is forked from one that has loaded torch.
+
+    Where there is no fork server, processes are spawned, which takes some seconds more of each.
+    """
+
+    queues = False
+
     def __init__(
-        self,
-        trials: list[Trial],
-        root: Path,
-        watcher: StudyWatcher,
-        places: list[dict[str, Any]],
+        self, root: Path, workers: int, devices: list[str], options: dict[str, Any]
     ) -> None:
-        self.waiting, self.root, self.watcher = trials[::-1], root, watcher
-        self.places = places
-        self.workers: list[_Worker] = []
-        self.count = Count()
-        self.busy: set[str] = set()
-        """Hashes of trials that others were found at work on."""
+        self.root, self.workers, self.devices, self.options = root, workers, devices, options
+        self.running: list[_Running] = []
+        self.warming_up = threading.Thread(target=self._warm_up, daemon=True)
+        self.context: Any = multiprocessing.get_context("spawn")
+        if sys.platform == "linux":
+            self.context = multiprocessing.get_context("forkserver")
+            self.context.set_forkserver_preload(PRELOADED)
+            self.warming_up.start()
 
-    def run(self, workers: int, signals: StopSignals) -> Count:
-        for place in range(workers):
-            self._hire(place)
-        while self.waiting or any(worker.trial is not None for worker in self.workers):
-            ready = wait([worker.pipe for worker in self.workers], timeout=0.2)
-            if signals.received is not None:
-                raise StudyStopped(signals.received)
-            for worker in [worker for worker in self.workers if worker.pipe in ready]:
-                self._hear(worker)
-        return self.count
-
-    def _hire(self, place: int) -> None:
-        """Start a process, with a trial if there is one left."""
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        arguments = (theirs, self.root, self.places[place % len(self.places)])
-        process = context.Process(target=_work, args=arguments, daemon=True)
-        with _interrupts_held_back():
+    def _warm_up(self) -> None:
+        """Wait until the fork server answers, in a thread, as a signal must not wait for it."""
+        with _signals_held_back(), suppress(OSError, EOFError):  # the first trial fails by it too
+            process = self.context.Process(target=_do_nothing, daemon=True)
             process.start()
-        theirs.close()
-        worker = _Worker(process, ours, place)
-        self.workers.append(worker)
-        self._give(worker)
+            process.join()
 
-    def _give(self, worker: _Worker) -> None:
-        worker.trial = self.waiting.pop() if self.waiting else None
-        trial = worker.trial
-        with suppress(OSError):  # if it is dead, that is heard next
-            worker.pipe.send(None if trial is None else (trial, trial.hash in self.busy))
+    @property
+    def room(self) -> int:
+        """How many trials to train at once: none while the fork server starts."""
+        return 0 if self.warming_up.is_alive() else self.workers
 
-    def _hear(self, worker: _Worker) -> None:
-        trial = worker.trial
-        try:
-            what, content = worker.pipe.recv()
-        except (EOFError, OSError):
-            self._bury(worker)
+    def start(self, trial: Trial, patient: bool) -> None:
+        """Start a process on the device that has the fewest."""
+        taken = [each.device for each in self.running]
+        device = min(self.devices, key=taken.count)
+        # The environment too: that of the fork server may be older.
+        options = self.options | {"device": device, "patience": -1 if patient else IMPATIENT_SECONDS}
+        arguments = (trial, self.root, options, dict(os.environ))
+        process = self.context.Process(target=_work, args=arguments, daemon=True)
+        with _signals_held_back():
+            process.start()
+        self.running.append(_Running(trial, process, device))
+
+    def poll(self) -> Iterator[tuple[Trial, str | None]]:
+        """Yield trials whose processes ended."""
+        if not self.running:
+            self.warming_up.join(LOOK_EVERY)
             return
-        if trial is None:
-            return
-        if what == "epoch":
-            self.watcher.epoch(trial, content)
-            return
-        if what == BUSY:
-            self._put_off(trial)
-            self._give(worker)
-            return
-        self._over(trial, what, content)
-        if what == "failed" and _keeps_faults(self.places[0]):
-            worker.trial = None  # and its process ends
-        else:
-            self._give(worker)
-
-    def _put_off(self, trial: Trial) -> None:
-        """Others are at work on a trial: it comes last, and is waited for then."""
-        if not self.busy:
-            self.watcher.note(
-                "another study or training is at work on some of these trials: they come last"
-            )
-        self.busy.add(trial.hash)
-        self.waiting.insert(0, trial)
-
-    def _bury(self, worker: _Worker) -> None:
-        """A process ended; its trial, if it had one, failed. Another process takes its place."""
-        self.workers.remove(worker)
-        worker.pipe.close()
-        worker.process.join()
-        if worker.trial is not None:
-            text = f"the process that trained it died with exit code {worker.process.exitcode}"
-            record(self.root / worker.trial.folder, text)
-            self._over(worker.trial, "failed", text)
-        if self.waiting:
-            self._hire(worker.place)
-
-    def _over(self, trial: Trial, status: str, text: str) -> None:
-        self.count.add(trial, status, text)
-        self.watcher.end_of(trial, status, text)
+        over = wait([each.process.sentinel for each in self.running], timeout=LOOK_EVERY)
+        for each in [each for each in self.running if each.process.sentinel in over]:
+            self.running.remove(each)
+            each.process.join()
+            code = each.process.exitcode
+            fault = f"the process that trained it died with exit code {code}" if code else None
+            yield each.trial, BUSY if code == BUSY_CODE else fault
 
     def stop(self) -> None:
         """Let all processes save and end."""
-        for worker in self.workers:
-            if worker.trial is not None and worker.process.is_alive():
-                worker.process.terminate()
-            worker.pipe.close()
-        for worker in self.workers:
-            worker.process.join()
+        for each in self.running:
+            each.process.terminate()
+        for each in self.running:
+            each.process.join()
 
 
 @contextmanager
-def _interrupts_held_back() -> Iterator[None]:
-    """Start processes that a Ctrl-C does not reach before they can ignore it."""
+def _signals_held_back() -> Iterator[None]:
+    """Start processes that Ctrl-C and SIGTERM do not reach before they can handle them."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
     resource_tracker.ensure_running()  # which, begun by a first process, would let them through
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _keeps_faults(options: dict[str, Any]) -> bool:
-    """Return whether an error of the device may stay with a process, and fail all that follows."""
-    return not str(options["device"]).startswith("cpu")
+def _do_nothing() -> None:
+    """Show that processes can be started."""
 
 
-def _work(pipe: Connection, root: Path, options: dict[str, Any]) -> None:
-    """What a worker does: trials, one after the other, until it is sent None."""
-    # Ctrl-C in a terminal reaches every process. The engine tells the workers what to do.
+def _work(
+    trial: Trial, root: Path, options: dict[str, Any], environment: dict[str, str]
+) -> None:
+    """Train a trial in a process of its own."""
+    # Ctrl-C in a terminal reaches every process. The engine tells the others what to do.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT, signal.SIGTERM])
+    os.environ.clear()
+    os.environ.update(environment)
     _stop_with_the_engine()
-    # What an engine that was killed left behind may be saving yet: wait for its lock.
-    options = {"wait": True, **options}
-    while True:
-        try:
-            order = pipe.recv()
-        except (EOFError, OSError):
-            return
-        if order is None:
-            return
-        trial, patient = order
-        try:
-            if not patient and not is_free(root / trial.folder, LOCK_SECONDS):
-                pipe.send((BUSY, ""))
-                continue
-            answer = train(trial, root, observers=[_Teller(pipe)], **options)
-            pipe.send(answer)
-        except (Interrupted, OSError):
-            return
-        if answer[0] == "failed" and _keeps_faults(options):
-            os._exit(1)  # at once: to end a broken device in good order may take for ever
-
-
-class _Teller(Observer):
-    """Tells the engine how many epochs are done."""
-
-    def __init__(self, pipe: Connection) -> None:
-        self.pipe = pipe
-
-    def on_start(self, start: Start) -> None:
-        """Tell how many epochs an earlier process did."""
-        self.pipe.send(("epoch", start.epoch))
-
-    def on_epoch(self, metrics: dict[str, Any]) -> None:
-        """Tell that an epoch is done."""
-        self.pipe.send(("epoch", metrics["epoch"] + 1))
+    try:
+        trained = train(trial, root, **options)
+    except Interrupted as stop:
+        sys.exit(128 + stop.signal_number)
+    except RunError as error:
+        sys.exit(f"error: {error}")
+    sys.exit(0 if trained else BUSY_CODE)
 
 
 def _stop_with_the_engine() -> None:

@@ -3,58 +3,71 @@
 from __future__ import annotations
 
 import sys
-import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stochbatch.studies.engine import StudyWatcher
+from stochbatch.studies.estimate import TimeLeft, duration
 from stochbatch.training import Trial
 
 
-def describe(trial: Trial) -> str:
-    """Return a trial in a few words."""
-    return (
-        f"{trial.method} {trial.network} {trial.dataset} batch {trial.batch_size} seed {trial.seed}"
-    )
-
-
 class PlainWatcher(StudyWatcher):
-    """One line for each trial that is over."""
+    """One line per trial that is over, and one with the first estimate.
 
-    def begin(self, trials: int) -> None:
-        """Remember when it began."""
-        self.total, self.done, self.began = trials, 0, time.monotonic()
+    Args:
+        labels: what to call each trial, by its hash.
+    """
+
+    def __init__(self, labels: Mapping[str, str]) -> None:
+        self.labels = labels
+
+    def begin(self, trials: Sequence[Trial]) -> None:
+        """Remember what there is to do."""
+        self.time_left, self.total, self.done = TimeLeft(trials), len(trials), 0
 
     def note(self, text: str) -> None:
         """Print it."""
         print(text, file=sys.stderr, flush=True)
 
+    def progress(self, trial: Trial, metrics: list[dict[str, Any]]) -> None:
+        """Print the first estimate of the whole."""
+        before = self.time_left.seconds()
+        self.time_left.progress(trial, metrics)
+        if before is None and self.left():
+            self.note(f"0/{self.total}  {self.left()}")
+
     def end_of(self, trial: Trial, status: str, text: str) -> None:
         """Print the line."""
         self.done += 1
-        left = (time.monotonic() - self.began) / self.done * (self.total - self.done)
-        print(
-            f"{self.done}/{self.total}  {describe(trial)}  {status}  {text}  {left:.0f} s left",
-            file=sys.stderr,
-            flush=True,
-        )
+        self.time_left.end_of(trial)
+        parts = (f"{self.done}/{self.total}", self.labels[trial.hash], status, text, self.left())
+        self.note("  ".join(filter(None, parts)))
+
+    def left(self) -> str:
+        """Return how long the study still takes, in words."""
+        seconds = self.time_left.seconds()
+        return "" if seconds is None else f"about {duration(seconds)} left"
 
 
-class RichWatcher(StudyWatcher):
-    """A bar for the study, and under it one for each trial at work."""
+class RichWatcher(PlainWatcher):
+    """A bar for the study, and under it one for each running trial."""
 
-    def begin(self, trials: int) -> None:
+    def begin(self, trials: Sequence[Trial]) -> None:
         """Show the bar of the study."""
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+        from rich.markup import escape
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress
 
+        super().begin(trials)
+        self.escape = escape
         self.bars = Progress(
             "{task.description}",
             BarColumn(),
             MofNCompleteColumn(),
-            TimeRemainingColumn(),
+            "{task.fields[left]}",
             console=Console(stderr=True),
         )
-        self.whole = self.bars.add_task("trials", total=trials)
+        self.whole = self.bars.add_task("trials", total=len(trials), left="")
         self.tasks: dict[str, Any] = {}
         self.bars.start()
 
@@ -62,28 +75,30 @@ class RichWatcher(StudyWatcher):
         """Print it above the bars."""
         self.bars.console.print(text, highlight=False, markup=False)
 
-    def epoch(self, trial: Trial, done: int) -> None:
+    def progress(self, trial: Trial, metrics: list[dict[str, Any]]) -> None:
         """Move the trial's bar."""
+        self.time_left.progress(trial, metrics)
         if trial.hash not in self.tasks:
-            self.tasks[trial.hash] = self.bars.add_task(describe(trial), total=trial.epochs)
-        self.bars.update(self.tasks[trial.hash], completed=done)
+            label = self.escape(self.labels[trial.hash])
+            self.tasks[trial.hash] = self.bars.add_task(label, total=trial.epochs, left="")
+        self.bars.update(self.tasks[trial.hash], completed=len(metrics))
+        self.bars.update(self.whole, left=self.left())
 
     def end_of(self, trial: Trial, status: str, text: str) -> None:
         """Take the trial's bar away and print how it ended."""
         task = self.tasks.pop(trial.hash, None)
         if task is not None:
             self.bars.remove_task(task)
-        self.bars.advance(self.whole)
-        line = f"{describe(trial)}  {status}  {text}"
-        self.bars.console.print(line, highlight=False, markup=False)
+        super().end_of(trial, status, text)
+        self.bars.update(self.whole, completed=self.done, left=self.left())
 
     def close(self) -> None:
         """Leave the terminal as it was."""
         self.bars.stop()
 
 
-def choose_watcher(quiet: bool) -> StudyWatcher:
+def choose_watcher(quiet: bool, labels: Mapping[str, str]) -> StudyWatcher:
     """Return bars for a terminal, lines for anything else, nothing if it is to be quiet."""
     if quiet:
         return StudyWatcher()
-    return RichWatcher() if sys.stderr.isatty() else PlainWatcher()
+    return (RichWatcher if sys.stderr.isatty() else PlainWatcher)(labels)

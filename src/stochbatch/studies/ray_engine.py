@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import filelock
 import torch
 
 import stochbatch
@@ -28,20 +29,19 @@ from stochbatch.data.folder import ROOT_VARIABLE
 from stochbatch.data.folder import data_root as data_root_of
 from stochbatch.optional import optional
 from stochbatch.studies.engine import (
-    Answer,
+    BUSY,
+    IMPATIENT_SECONDS,
     Count,
-    StudyStopped,
     StudyWatcher,
-    UnfailingWatcher,
-    is_free,
-    record,
+    check_data,
+    run_study,
     train,
 )
+from stochbatch.studies.results import ERROR
 from stochbatch.training import Interrupted, Trial
 from stochbatch.training.exceptions import RunError
 from stochbatch.training.result import plugins_of
-from stochbatch.training.run_folder import METRICS, read_metrics
-from stochbatch.training.signals import StopSignals
+from stochbatch.training.run_folder import RESULT
 
 RETRIES = 10
 """How often a trial is tried again after its node or its process died."""
@@ -119,87 +119,80 @@ def run_trials(
         return Count()
     data = data_root or os.environ.get(ROOT_VARIABLE)
     options["data_root"] = str(data_root_of(data).absolute()) if data else None
-    watcher = UnfailingWatcher(watcher or StudyWatcher())
     root = Path(root).absolute()  # not `resolve`: the target of a link may differ between nodes
     address = address or os.environ.get("RAY_ADDRESS")
+    if not address:
+        check_data(trials, data_root, options.get("accept_hash", False))
     with connected(address, workers and math.ceil(workers * cpus)) as ray, _marked(root) as mark:
+        lacking = _lacking(ray, cpus, gpus)
+        if lacking and not address:
+            raise ClusterError(lacking)
         task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=retries)(train_on_node)
-        start = partial(task.remote, mark=str(mark), options=options | {"device": place})
-        engine = _Engine(ray, start, root, watcher, list(reversed(trials)), retries + 1)
-        watcher.begin(len(trials))
-        try:
-            with StopSignals() as signals:
-                if not _has_room(ray, cpus, gpus):
-                    text = f"no node has room for a trial that needs {cpus:g} CPU and {gpus:g} GPU"
-                    if not address:
-                        raise ClusterError(text)
-                    watcher.note(f"{text}: waiting for one")  # a cluster may grow
-                try:
-                    # All at once, so that a cluster that grows with its queue knows its length.
-                    return engine.run(workers or len(trials), signals)
-                finally:
-                    engine.stop()
-        finally:
-            watcher.close()
+        remote = partial(task.remote, mark=str(mark), options=options | {"device": place})
+        # All at once, so that a cluster that grows with its queue knows its length.
+        engine = RayEngine(ray, remote, root, workers or len(trials), retries + 1)
+        note = lacking and f"{lacking}: waiting for one"  # a cluster may grow
+        return run_study(engine, trials, root, watcher, note)
 
 
 @dataclass
-class _Engine:
+class RayEngine:
+    """Trains each trial in a Ray task."""
+
     ray: Any
-    start: Callable[[str, str], Any]
+    remote: Callable[..., Any]
     root: Path
-    watcher: StudyWatcher
-    waiting: list[Trial]
+    room: int
     tries: int
-    tasks: dict[Any, tuple[Trial, Path]] = field(default_factory=dict)
-    sizes: dict[Path, int] = field(default_factory=dict)
-    count: Count = field(default_factory=Count)
+    tasks: dict[Any, tuple[Trial, bool]] = field(default_factory=dict)
+    queues = True
 
-    def run(self, workers: int, signals: StopSignals) -> Count:
-        while self.waiting or self.tasks:
-            while self.waiting and len(self.tasks) < workers:
-                trial = self.waiting.pop()
-                task = self.start(trial.to_json(), software(trial))
-                self.tasks[task] = trial, self.root / trial.folder
-            over, _ = self.ray.wait(list(self.tasks), timeout=LOOK_EVERY)
-            if signals.received is not None:
-                raise StudyStopped(signals.received)
-            for task in over:
-                self._end(task, *self.tasks.pop(task))
-            with suppress(OSError):  # a file server may be slow to answer
-                self._look()
-        return self.count
+    def start(self, trial: Trial, patient: bool) -> None:
+        """Put a trial into Ray's queue."""
+        task = self.remote(trial.to_json(), software(trial), patient)
+        self.tasks[task] = trial, patient
 
-    def _look(self) -> None:
-        """Tell the watcher how many epochs are done, by the files that trials write."""
-        begun = set(os.listdir(self.root))
-        for trial, folder in self.tasks.values():
-            if folder.name in begun and (folder / METRICS).exists():
-                size = (folder / METRICS).stat().st_size
-                if size != self.sizes.get(folder):
-                    self.sizes[folder] = size
-                    self.watcher.epoch(trial, len(read_metrics(folder)))
+    def poll(self) -> Iterator[tuple[Trial, str | None]]:
+        """Yield trials whose tasks ended."""
+        over, _ = self.ray.wait(list(self.tasks), timeout=LOOK_EVERY)
+        for task in over:
+            trial, patient = self.tasks.pop(task)
+            try:
+                fault = self._fault(task)
+            except Interrupted:  # by a signal to its process, not by us
+                self.start(trial, patient)
+                continue
+            if fault is None:
+                self._await_files(trial)
+            yield trial, fault
 
-    def _end(self, task: Any, trial: Trial, folder: Path) -> None:
+    def _fault(self, task: Any) -> str | None:
+        """Return what went wrong with a task; raise what would go wrong with the next one, too."""
         errors = self.ray.exceptions
         try:
-            status, text = self.ray.get(task)
+            return None if self.ray.get(task) else BUSY
         except errors.RayTaskError as error:
-            # A trial's own failure is an answer. This is the node's, where the next trial would
+            # A trial's own failure is in its folder. This is the node's, where the next trial would
             # fail just as fast.
-            if isinstance(error.cause, Interrupted):  # by a signal to its process, not by us
-                self.waiting.append(trial)
-                return
+            if isinstance(error.cause, Interrupted):
+                raise error.cause from None
             reason = _first_line(error.cause or error)
-            if not isinstance(error.cause, ClusterError):
+            if not isinstance(error.cause, RunError):
                 reason = f"a node cannot run trials, is 'stochbatch[ray]' installed there? {reason}"
             raise ClusterError(f"{reason} (stopped; everything so far is saved)") from error
+        except (errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError) as error:
+            return f"the process that trained it died {self.tries} times: {_first_line(error)}"
         except errors.RayError as error:
-            status = "failed"
-            text = f"the process that trained it died {self.tries} times: {_first_line(error)}"
-            record(folder, text)
-        self.count.add(trial, status, text)
-        self.watcher.end_of(trial, status, text)
+            return f"Ray could not run it: {type(error).__name__}: {_first_line(error)}"
+
+    def _await_files(self, trial: Trial) -> None:
+        """Wait until a network file system shows what a node has written."""
+        deadline = time.monotonic() + MARK_SECONDS
+        while time.monotonic() < deadline:
+            with suppress(OSError):  # to list a folder lets NFS look at it anew
+                if {RESULT, ERROR} & set(os.listdir(self.root / trial.folder)):
+                    return
+            time.sleep(0.2)
 
     def stop(self) -> None:
         """Let running trials save and end; those in the queue never begin."""
@@ -209,7 +202,9 @@ class _Engine:
             self.ray.wait([*self.tasks], num_returns=len(self.tasks), timeout=SAVING_SECONDS)
 
 
-def train_on_node(text: str, needs: str, *, mark: str, options: dict[str, Any]) -> Answer:
+def train_on_node(
+    text: str, needs: str, patient: bool, *, mark: str, options: dict[str, Any]
+) -> bool:
     """Train a trial on a node of the cluster, or resume it if another node began it."""
     node, root = f"the node {socket.gethostname()}", Path(mark).parent
     deadline = time.monotonic() + MARK_SECONDS
@@ -226,9 +221,9 @@ def train_on_node(text: str, needs: str, *, mark: str, options: dict[str, Any]) 
         raise ClusterError(f"{node} cannot make a trial, which needs {needs}: {error}") from None
     if software(trial) != needs:
         raise ClusterError(f"{node} has {software(trial)}, the study was started with {needs}")
-    wait = is_free(root / trial.folder, LOCK_SECONDS)
+    patience = LOCK_SECONDS if patient else IMPATIENT_SECONDS
     try:
-        return train(trial, root, wait=wait, **options)
+        return train(trial, root, patience=patience, **options)
     except Interrupted as stop:
         if stop.signal_number == signal.SIGTERM:
             # Not from the engine: the node is going down. Die, so that Ray tries elsewhere.
@@ -247,15 +242,21 @@ def software(trial: Trial) -> str:
 def _marked(root: Path) -> Iterator[Path]:
     """Put a file into the folder of all runs, by which nodes see that they have the same folder."""
     mark = root / f".study-{uuid4().hex}"
+    lock = filelock.FileLock(mark)  # held as long as this process lives
     try:
         root.mkdir(parents=True, exist_ok=True)
-        mark.touch()
+        lock.acquire()
+        for old in root.glob(".study-*"):  # of drivers that were killed
+            if old != mark:
+                with suppress(filelock.Timeout), filelock.FileLock(old, timeout=0):
+                    old.unlink(missing_ok=True)
     except OSError as error:
         raise RunError(f"cannot write into {root}: {error.strerror or error}") from error
     try:
         yield mark
     finally:
         mark.unlink(missing_ok=True)
+        lock.release()
 
 
 @contextmanager
@@ -270,6 +271,8 @@ def connected(address: str | None, cpus: int | None = None) -> Iterator[Any]:
     own = {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": 100 << 20}
     with redirect_stdout(sys.stderr):  # where Ray prints about nodes that die
         try:
+            if address and "://" in address:
+                raise ValueError("expected auto or HOST:PORT of the head (`ray start`), not a URL")
             if address and address != "auto":  # Ray itself would knock for half a minute
                 host, _, port = address.rpartition(":")
                 there: Any = (host.strip("[]"), port)  # a text does, whatever it says
@@ -285,10 +288,12 @@ def connected(address: str | None, cpus: int | None = None) -> Iterator[Any]:
             ray.shutdown()
 
 
-def _has_room(ray: Any, cpus: float, gpus: float) -> bool:
-    """Return whether a node is large enough for a trial, now or when others are done."""
+def _lacking(ray: Any, cpus: float, gpus: float) -> str | None:
+    """Return what to say if no node is large enough for a trial, even when others are done."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    return any(cpus <= node.get("CPU", 0) and gpus <= node.get("GPU", 0) for node in nodes)
+    if any(cpus <= node.get("CPU", 0) and gpus <= node.get("GPU", 0) for node in nodes):
+        return None
+    return f"no node has room for a trial that needs {cpus:g} CPU and {gpus:g} GPU"
 
 
 def _first_line(error: BaseException) -> str:

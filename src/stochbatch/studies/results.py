@@ -12,7 +12,7 @@ from stochbatch.studies.cell import Cell
 from stochbatch.studies.grid import Study
 from stochbatch.studies.scales import Scale
 from stochbatch.training import Result, RunError, Trial
-from stochbatch.training.run_folder import read_metrics, read_result
+from stochbatch.training.run_folder import RESULT, read_metrics, read_result
 
 Status = Literal["finished", "diverged", "failed", "missing"]
 
@@ -72,6 +72,19 @@ class StudyResults:
         return list(found.values())
 
     @property
+    def labels(self) -> dict[str, str]:
+        """By hash: each trial's cell and seed, without axes on which there is a single label."""
+        cells = [cell.cell.coordinates for cell in self.cells]
+        axes = [axis for axis in cells[0] if len({cell[axis] for cell in cells}) > 1]
+        found: dict[str, str] = {}
+        for cell in self.cells:
+            for outcome in cell.outcomes:
+                parts = [f"{axis} {cell.cell.coordinates[axis]}" for axis in axes]
+                text = ", ".join([*parts, f"seed {outcome.seed}"])
+                found.setdefault(outcome.trial.hash, text)
+        return found
+
+    @property
     def missing(self) -> list[Trial]:
         """The distinct trials that are not over, seed by seed."""
         missing = [outcome.trial for outcome in self.trials if outcome.result is None]
@@ -95,7 +108,7 @@ def collect(
         root: the folder of all runs.
         only: labels to keep, by the name of the axis.
         named: of what is left, the cells to keep, by patterns of their names.
-        repetitions: trials a cell; by default the study's, or else the scale's.
+        repetitions: trials of each cell; by default the study's, or else the scale's.
     """
     root = Path(root)
     usual = study.repetitions or scale.repetitions
@@ -109,29 +122,49 @@ def collect(
         )
         if part < whole
     ]
+    study.check_size(len(cells), count)
     study.trials(cells, 1)  # refuses what cannot be, with the cell's name
     return StudyResults(
         study,
         scale,
         root,
         tuple(
-            CellOutcomes(cell, tuple(_outcome(cell.trial(seed), root) for seed in range(count)))
+            CellOutcomes(cell, tuple(outcome_of(cell.trial(seed), root) for seed in range(count)))
             for cell in cells
         ),
         ", ".join(parts),
     )
 
 
-def _outcome(trial: Trial, root: Path) -> Outcome:
+def outcome_of(trial: Trial, root: Path) -> Outcome:
+    """Return what the folder of a trial says; what is not of this trial has failed."""
     folder = root / trial.folder
     try:
         result = read_result(folder)
     except RunError as error:
         return Outcome(trial, folder, "failed", error=str(error))
-    if result is not None:
-        return Outcome(trial, folder, result.status, result)
+    if result is None:
+        error = read_error(folder, trial)
+        return Outcome(trial, folder, "missing" if error is None else "failed", error=error)
+    if result.trial_hash != trial.hash:
+        return Outcome(
+            trial, folder, "failed", error=_foreign(folder / RESULT, result.trial_hash, trial)
+        )
+    return Outcome(trial, folder, result.status, result)
+
+
+def read_error(folder: Path, trial: Trial) -> str | None:
+    """Return the error that an engine left in the folder of a trial, or None."""
     try:
-        what = json.loads((folder / ERROR).read_text(encoding="utf-8"))["error"]
-    except (OSError, ValueError, KeyError):
-        return Outcome(trial, folder, "missing")
-    return Outcome(trial, folder, "failed", error=str(what))
+        content = json.loads((folder / ERROR).read_bytes())
+        found, error = content.get("trial_hash", trial.hash), str(content["error"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, AttributeError, RecursionError):
+        return f"{folder / ERROR} is not an error that an engine wrote: remove it"
+    return error if found == trial.hash else _foreign(folder / ERROR, found, trial)
+
+
+def _foreign(path: Path, found: object, trial: Trial) -> str:
+    ours = trial.folder
+    return f"{path} is of the trial {str(found)[: len(ours)]}, its folder of {ours}: remove it"

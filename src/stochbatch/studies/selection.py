@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from stochbatch.studies.cell import Cell
-from stochbatch.studies.study_error import StudyError
+
+
+class StudyError(ValueError):
+    """A study that cannot be: one line that says what was given and what is allowed."""
 
 
 def with_labels(cells: Sequence[Cell], axis: str, labels: Sequence[str]) -> list[Cell]:
