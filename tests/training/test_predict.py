@@ -106,7 +106,8 @@ NOISE = np.random.default_rng(0).bytes(65 * 64)
         (None, "No such file"),
         (b"no picture", "cannot identify image file"),
         (png(64, 64, zlib.compress(NOISE))[:1500], "image file"),
-        (png(10_000, 10_000, b""), "exceeds limit"),  # Pillow would only warn
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "cannot identify image file"),
+        (png(10_000, 5_001, b""), "it has 10,000 x 5,001 pixels, the limit is 50,000,000"),
         (png(100_000, 100_000, b""), "exceeds limit"),
     ],
 )
@@ -118,6 +119,27 @@ def test_a_file_that_is_not_a_picture_or_too_large_is_named(
         path.write_bytes(content)
     with pytest.raises(PictureError, match=f"digit.png cannot be read as a picture: .*{message}"):
         classify(trained(), [path])
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "copies"), [("a.png", "RGBA", 3), ("a.png", "P", 3), ("a.jpg", "RGB", 0.1)]
+)
+def test_a_large_picture_is_scaled_down_before_anything_else(
+    name: str, mode: str, copies: float, tmp_path: Path
+) -> None:
+    side = 4096
+    transparency = {"transparency": 0} if mode == "P" else {}
+    path = tmp_path / name
+    Image.new(mode, (side, side)).save(path, **transparency)
+    Image.core.set_block_size(1 << 16)  # of Pillow's own memory, which nobody else sees
+    Image.core.reset_stats()
+    try:
+        prepare(path, COLOURED)
+        allocated = Image.core.get_stats()["allocated_blocks"] << 16
+    finally:
+        Image.core.set_block_size(1 << 24)
+    small = 8 * 1024**2 * 4  # copies of what it is scaled down to
+    assert allocated < copies * side**2 * 4 + small
 
 
 def test_more_classes_than_there_are_is_all_of_them(tmp_path: Path) -> None:

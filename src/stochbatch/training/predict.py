@@ -18,6 +18,16 @@ if TYPE_CHECKING:
     from stochbatch.training import RunFolder
 
 
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+"""No others: Pillow would run another program, Ghostscript, for some."""
+
+MOST_PIXELS = 50_000_000
+"""What is decoded at most; the size is known before."""
+
+ENOUGH = (1024, 1024)
+"""Larger pictures are first scaled down to this."""
+
+
 class PictureError(ValueError):
     """A file that cannot be read as a picture."""
 
@@ -65,16 +75,25 @@ def prepare(path: Path, entry: Dataset) -> tuple[Tensor, bool]:
 
 
 def _read(path: Path, mode: str) -> Any:
-    image = optional("PIL.Image")
+    image, ops = optional("PIL.Image"), optional("PIL.ImageOps")
     try:
         with warnings.catch_warnings():
-            # Too many pixels are an error when the file is opened, before they are decoded.
-            warnings.simplefilter("error", image.DecompressionBombWarning)
-            with image.open(path) as file:
-                picture = optional("PIL.ImageOps").exif_transpose(file)
+            warnings.simplefilter("ignore")  # Pillow warns of half of what is refused below
+            with image.open(path, formats=FORMATS) as picture:
+                width, height = picture.size
+                if width * height > MOST_PIXELS:
+                    raise ValueError(
+                        f"it has {width:,} x {height:,} pixels, the limit is {MOST_PIXELS:,}"
+                    )
+                picture.draft(None, ENOUGH)  # a large JPEG is decoded at a fraction of its size
+                ops.exif_transpose(picture, in_place=True)
+        if picture.mode in ("1", "P"):  # which cannot be scaled smoothly
+            picture = picture.convert("RGBA" if picture.has_transparency_data else mode)
+        picture.thumbnail(ENOUGH, image.Resampling.BOX)
         if picture.has_transparency_data:
             paper = image.new("RGBA", picture.size, "white")
             picture = image.alpha_composite(paper, picture.convert("RGBA"))
         return picture.convert(mode)
-    except (OSError, SyntaxError, ValueError, Warning, image.DecompressionBombError) as error:
-        raise PictureError(f"{path} cannot be read as a picture: {error}") from None
+    except Exception as error:  # Pillow lets through whatever a damaged file makes happen
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise PictureError(f"{path} cannot be read as a picture: {why}") from None
