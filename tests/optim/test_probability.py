@@ -214,3 +214,32 @@ def test_the_order_of_the_elements_does_not_show_in_a_probability() -> None:
 def test_bad_input(arguments: tuple, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         update_probability(*arguments)
+
+
+def test_the_mean_probability_is_one_half_where_scores_are_symmetric_and_nearly_so_elsewhere() -> (
+    None
+):
+    """The article: E[p] = 1/2 under each scheme. |g| is skewed, so it holds for small slopes."""
+    grad = torch.randn(1_000_000)
+
+    def offset(alpha: float) -> float:
+        (p,) = update_probability([grad], ["conv"], alpha=alpha, lambd=0.0)
+        return p.double().mean().item() - 0.5
+
+    assert abs(offset(0.1)) < 1e-4
+    assert -0.012 < offset(1.0) < -0.010
+
+
+@pytest.mark.parametrize(("lognormal", "expected"), [(False, 0.5), (True, 0.6)])
+def test_the_mean_probability_of_layers_depends_on_the_skew_of_their_scores(
+    lognormal: bool, expected: float
+) -> None:
+    """Over 400 draws of eight layers, lambda -4; 0.015 is five standard errors."""
+    means = 1 + 0.1 * torch.randn(400, 8)
+    sizes = torch.randn(400, 8).exp() if lognormal else means.abs()
+    chances = [
+        update_probability([size.expand(2) for size in row], ["conv"] * 8, 0.0, -4.0)
+        for row in sizes
+    ]
+    found = torch.stack([torch.stack(row).mean() for row in chances]).mean().item()
+    assert abs(found - expected) < 0.015

@@ -65,6 +65,10 @@ def test_some_numbers_by_hand() -> None:
         {"width": 0.5},
         {"augment": False},
         {"weight_decay": 0.0},
+        {"precision": "bf16"},
+        {"lr": 0.5},
+        {"schedule": "constant"},
+        {"schedule_settings": {"steepness": 4.0}},
         {"batch_size": 16, "momentum": 0.9},
     ],
 )
@@ -73,19 +77,39 @@ def test_a_training_that_is_not_the_article_s_has_no_published_numbers(other: di
     axes = [axis for axis in article.axes if axis.name != "batch size" or len(other) == 1]
     own = article.model_copy(update={"base": {**article.base, **other}, "axes": axes})
     there = {cell.key[-1] for cell in own.cells(PAPER) if cell.published is not None}
-    assert there <= ({"Accelerated-SGD"} if "momentum" in other else set())  # which has none
-    same = {"epochs": 100, "width": 1, "settings": {"lambd": -2.0}}
-    own = article.model_copy(update={"base": {**article.base, **same}})
-    assert {cell.published is None for cell in own.cells(PAPER)} == {False}
+    # Which have a momentum of their own (none), and a rate.
+    allowed = {"momentum": {"Accelerated-SGD"}, "lr": {"Entropy-SGD"}}
+    assert there <= set().union(*(allowed.get(name, set()) for name in other))
 
 
-def test_another_rate_or_schedule_has_no_published_numbers() -> None:
-    """But for Entropy-SGD, whose rate is not one of gradients."""
+def test_what_the_article_does_not_state_may_be_chosen() -> None:
     article = STUDIES["comparison"]
-    for other in ({"lr": 0.5}, {"schedule": "constant"}):
-        own = article.model_copy(update={"base": {**article.base, **other}})
-        there = {cell.key[-1] for cell in own.cells(PAPER) if cell.published is not None}
-        assert there == {"Entropy-SGD"}
+    same = {"epochs": 100, "width": 1, "norm_init": "uniform", "evaluate_every": 10}
+    own = article.model_copy(update={"base": {**article.base, **same}})
+    found = [cell.published for cell in own.cells(PAPER)]
+    assert all(published is not None and published.max is None for published in found)
+
+
+def test_other_settings_of_a_method_have_no_published_numbers() -> None:
+    article = STUDIES["comparison"]
+    for settings, there in (({"lambd": -4.0}, True), ({"lambd": -2.0}, False)):
+        points = [{"label": "SBS", "method": "sbs", "settings": settings}]
+        method = article.axes[-1].model_copy(update={"points": points})
+        update = {"axes": [*article.axes[:-1], method], "claims": []}
+        cells = article.model_copy(update=update).cells(PAPER)
+        assert {cell.published is not None for cell in cells} == {there}
+
+
+def test_a_schedule_has_the_published_numbers_of_its_own_label_only() -> None:
+    article = STUDIES["lr-schedules"]
+    points = [
+        {"label": "Sigmoid", "schedule": "constant", "lr": 0.1},
+        {"label": "Adam", "method": "sgd", "schedule": "constant", "lr": 0.0001},
+        {"label": "Staircase", "schedule": "staircase", "lr": 0.1},
+    ]
+    update = {"axes": [article.axes[0], article.axes[1].model_copy(update={"points": points})]}
+    cells = article.model_copy(update=update).cells(PAPER)
+    assert {cell.key[-1] for cell in cells if cell.published} == {"Staircase"}
 
 
 def test_the_article_s_momenta_go_with_its_batch_sizes() -> None:
