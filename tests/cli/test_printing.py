@@ -7,7 +7,9 @@ from contextlib import redirect_stdout
 
 import pytest
 
-from stochbatch.cli.printing import table
+from stochbatch.cli.errors import _report
+from stochbatch.cli.printing import say, table
+from stochbatch.training import RunError
 
 ROWS = [("classifier.weight", "linear", "2,359,296", "0.0993"), ("0.bias", "bias", "64", "0.5")]
 
@@ -54,6 +56,19 @@ def test_a_long_name_leaves_room_for_what_is_said_of_it(width: int) -> None:
 def test_a_file_has_no_width_that_a_name_could_exceed() -> None:
     path = "/a/folder" * 30 + "/digit.png"
     assert printed(io.StringIO(), [(path, "3")]) == f"{path}  3\n"
+
+
+def test_a_terminal_obeys_no_name(capsys: pytest.CaptureFixture[str]) -> None:
+    """Escapes, line breaks, overrides of the writing direction, bytes that are no text."""
+    name = "runs/\x1b]0;title\x07\x9b2J\r\u202e\udcff"
+    table([(name, name)])
+    say(f"{name}\nnext")
+    _report(RunError(f"{name} is not a run folder"))
+    shown = r"runs/\x1b]0;title\x07\x9b2J\r\u202e\udcff"
+    out, err = capsys.readouterr()
+    assert out == f"{shown}  {shown}\n{shown}\nnext\n"
+    assert err.startswith(r"error: runs/\x1b]0;title\x07\x9b2J")
+    assert err.isascii()
 
 
 def test_nothing_is_a_table_too() -> None:

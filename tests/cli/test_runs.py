@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from PIL import Image, ImageOps
 
 from stochbatch import data
-from stochbatch.training import RunFolder
+from stochbatch.training import RunFolder, Trial
 from tests.cli.command import assert_one_clear_line, call
 from tests.trained import copied, trained
 
@@ -26,7 +27,7 @@ def test_show_prints_the_trial_its_epochs_and_where_the_curve_is(
     rows = [line.split() for line in outcome.out.splitlines()]
     assert ["method", "sgd"] in rows
     assert ["batch", "size", "64"] in rows
-    assert ["state", "finished"] in rows
+    assert ["state", "done"] in rows
     last = sgd.metrics[-1]
     (shown,) = [row for row in rows if row[:1] == ["10"]]
     assert shown[5] == f"{last['test_accuracy']:.2f}"
@@ -52,7 +53,7 @@ def test_show_of_metrics_with_a_damaged_line(damage: bytes, sgd: RunFolder) -> N
     (sgd.folder / "result.json").unlink()
     outcome = call("show", sgd.folder)
     assert outcome.code == 0, outcome.err
-    assert "4 of 10 epochs are done" in outcome.out
+    assert "4 of 10 epochs" in outcome.out
 
 
 def test_show_takes_the_beginning_of_a_name(sgd: RunFolder, tmp_path: Path) -> None:
@@ -78,6 +79,74 @@ def test_show_of_a_run_without_an_epoch(sgd: RunFolder) -> None:
     outcome = call("show", sgd.folder)
     assert outcome.code == 0, outcome.err
     assert outcome.out.endswith("No epoch is done yet.\n")
+
+
+def test_several_runs_are_compared_in_a_table_and_one_picture(
+    sgd: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sbs = copied(trained("sbs", 3), tmp_path)
+    outcome = call("show", sgd.folder, sbs.folder.name[:6], "--root", tmp_path)
+    assert outcome.code == 0, outcome.err
+    rows = [line.split(maxsplit=5) for line in outcome.out.splitlines()]
+    for run in (sgd, sbs):
+        accuracy = f"{run.result.accuracy.mean:.2f}"
+        fields = [run.folder.name[:4], run.trial.method, "digits", "done", accuracy]
+        assert [*fields, f"epochs={run.trial.epochs}"] in rows
+    assert outcome.out.endswith("learning curves: curves.png\n")
+    Image.open("curves.png").verify()
+    assert not (sgd.folder / "curve.png").exists()
+
+
+def test_runs_are_listed_with_what_differs_and_broken_folders_are_named(
+    sgd: RunFolder, tmp_path: Path
+) -> None:
+    """Done, diverged, under way, failed; a damaged trial, a damaged result and a foreign folder."""
+    folders = {}
+    for name, fields in (
+        ("diverged", {"lr": 0.2}),
+        ("under way", {"seed": 1}),
+        ("failed", {"method": "sbs", "settings": {"lambd": -2}}),
+        ("damaged", {"seed": 2}),
+    ):
+        trial = Trial(**{"epochs": 10, "batch_size": 64, **fields})
+        folders[name] = tmp_path / trial.folder
+        folders[name].mkdir()
+        (folders[name] / "trial.json").write_text(trial.to_json())
+    result = json.loads((sgd.folder / "result.json").read_text())
+    forged = {
+        "trial": json.loads((folders["diverged"] / "trial.json").read_text()),
+        "trial_hash": Trial.from_file(folders["diverged"] / "trial.json").hash,
+        "status": "diverged",
+    }
+    (folders["diverged"] / "result.json").write_text(json.dumps(result | forged))
+    (folders["failed"] / "error.json").write_text('{"error": "no memory"}')
+    (folders["damaged"] / "result.json").write_text("{")
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "trial.json").write_text("{")
+    outcome = call("list", "runs", "--root", tmp_path)
+    assert outcome.code == 0
+    rows = [line.split(maxsplit=2)[1:] for line in outcome.out.splitlines()]
+    accuracy = f"{sgd.result.accuracy.mean:.2f}"
+    assert [" ".join([method, *rest.split()]) for method, rest in (row for row in rows if row)] == [
+        "method data state test % differs in",
+        "sbs digits failed - lr=0.1, seed=0",
+        f"sgd digits done {accuracy} lr=0.1, seed=0",
+        "sgd digits 0 of 10 epochs - lr=0.1, seed=1",
+        f"sgd digits diverged {accuracy} lr=0.2, seed=0",
+    ]
+    named = outcome.err.splitlines()
+    assert len(named) == 3
+    for folder in (tmp_path / "foreign", tmp_path / "broken", folders["damaged"]):
+        assert sum(str(folder) in line for line in named) == 1
+
+
+def test_no_runs_are_listed_as_that(tmp_path: Path) -> None:
+    root = tmp_path / "no\x1b[2J"
+    assert (
+        call("list", "runs", "--root", root).out == f"There are no runs in {tmp_path}/no\\x1b[2J.\n"
+    )
 
 
 def test_an_unknown_run_is_one_line(tmp_path: Path) -> None:

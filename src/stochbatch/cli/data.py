@@ -8,7 +8,7 @@ import typer
 
 from stochbatch.cli.errors import ERROR
 from stochbatch.cli.options import DataRoot
-from stochbatch.cli.printing import examples, table
+from stochbatch.cli.printing import examples, say, table
 
 app = typer.Typer(
     help="Get, check and list the files of data sets.",
@@ -33,9 +33,9 @@ def get(
 
     paths = data.get(name, data_root, progress=not quiet)
     for path in paths:
-        typer.echo(path)
+        say(path)
     if not paths:
-        typer.echo(f"{name} needs no download.")
+        say(f"{name} needs no download.")
 
 
 @app.command("check", epilog=examples("stochbatch data check svhn"))
@@ -48,7 +48,7 @@ def check(name: Name, data_root: DataRoot = None) -> None:
 
     reports = data.check(name, data_root)
     if not reports:
-        typer.echo(f"{name} has no files of its own.")
+        say(f"{name} has no files of its own.")
         return
     rows = [
         (report.file, f"{report.bytes:,}", report.verdict, report.path or "-") for report in reports
@@ -72,4 +72,4 @@ def list_(data_root: DataRoot = None) -> None:
         size = f"{sum(file.size for file in entry.files):,}" if entry.files else "-"
         rows.append((name, state, size, data.DATASETS.summary(name)))
     table(rows, ("data set", "there", "bytes", "what it is"), right=(2,))
-    typer.echo(f"The data folder is {root}")
+    say(f"The data folder is {root}")

@@ -9,6 +9,8 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
+from stochbatch.cli.printing import say
+
 DONE, ERROR, USAGE, DIVERGED = 0, 1, 2, 3
 INTERRUPTED = 128
 """Plus the number of the signal: 130 after Ctrl-C, 143 after a SIGTERM."""
@@ -83,7 +85,7 @@ def _report(error: Exception) -> None:
             return
         rank, count = launched()
         where = f"rank {rank}: " if count > 1 else ""
-    typer.echo(f"error: {where}{one_line(error)}", err=True)
+    say(f"error: {where}{one_line(error)}", err=True)
 
 
 def _options(args: list[str]) -> list[str]:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from stochbatch import registry as registries
-from stochbatch.cli.printing import examples, table
+from stochbatch.cli.options import Root
+from stochbatch.cli.printing import examples, say, table
+from stochbatch.cli.runs import list_runs
 from stochbatch.registry import Registry
 
 EPILOG = examples(
-    "stochbatch list methods",
     "stochbatch list methods --settings",
     "stochbatch list datasets",
+    "stochbatch list runs --root runs",
 )
 
 
-Listed = Literal["methods", "networks", "datasets", "schedules", "studies"]
+Listed = Literal["methods", "networks", "datasets", "schedules", "studies", "runs"]
 
 
 def list_(
@@ -27,10 +30,14 @@ def list_(
         bool,
         typer.Option("--settings", help="Also list the settings of methods and schedules."),
     ] = False,
+    root: Root = Path("runs"),
 ) -> None:
-    """List methods, networks, data sets, schedules or studies."""
+    """List methods, networks, data sets, schedules, studies or runs."""
     if settings and what not in ("methods", "schedules"):
         raise typer.BadParameter("--settings is for methods and schedules")
+    if what == "runs":
+        list_runs(root)
+        return
     registry: Registry[Any] = getattr(registries, what.upper())
     table([(name, registry.summary(name)) for name in registry])
     if settings:
@@ -39,7 +46,7 @@ def list_(
             for name in registry
             for setting, value in _settings(what, name).items()
         ]
-        typer.echo("")
+        say()
         table(rows, (registry.noun, "setting", "default"))
 
 

@@ -13,6 +13,22 @@ LEAST = 24
 """Letters of the column that may fold."""
 
 
+def harmless(text: object) -> str:
+    r"""Return a text whose control characters are shown and not obeyed by a terminal.
+
+    Example:
+        >>> from stochbatch.cli.printing import harmless
+        >>> print(harmless("runs/\x1b[2Jnice\nname"))
+        runs/\x1b[2Jnice\nname
+    """
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in str(text))
+
+
+def say(text: object = "", err: bool = False) -> None:
+    """Print lines, on standard error if they are not a part of the result."""
+    typer.echo("\n".join(map(harmless, str(text).split("\n"))), err=err)
+
+
 def examples(*commands: str, after: str = "") -> str:
     """Return the end of a help text: examples, each in a line of its own."""
     # The control character keeps the lines of a paragraph apart.
@@ -35,13 +51,13 @@ def table(
         right: numbers of the columns that are aligned to the right.
         title: a line above it, after an empty one.
     """
-    lines = [[str(cell) for cell in row] for row in ([head] if head else []) + [*rows]]
+    lines = [[harmless(cell) for cell in row] for row in ([head] if head else []) + [*rows]]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     indent = sum(widths[:-1]) + 2 * len(widths[:-1])
     # A file has no width.
     room = shutil.get_terminal_size().columns - indent if sys.stdout.isatty() else sys.maxsize
     if title:
-        typer.echo(f"\n{title}")
+        say(f"\n{title}")
     for number, line in enumerate(lines):
         cells = [
             cell.rjust(width) if place in right else cell.ljust(width)

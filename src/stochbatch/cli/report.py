@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from stochbatch.cli.options import Root
-from stochbatch.cli.printing import examples
+from stochbatch.cli.printing import examples, say
 from stochbatch.cli.study import Cells, Name, Only, ScaleName, Trials, results
 
 EPILOG = examples(
@@ -47,4 +47,4 @@ def report(
         )
     part = "-part" if found.narrowed else ""  # which must not take the place of the whole
     page = write_report(found, to or Path("reports") / f"{found.study.name}-{at}{part}")
-    typer.echo(f"report: {page}")
+    say(f"report: {page}")

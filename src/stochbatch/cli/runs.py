@@ -2,60 +2,73 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from stochbatch.cli.options import Root
-from stochbatch.cli.printing import examples, table
+from stochbatch.cli.printing import examples, say, table
 
 if TYPE_CHECKING:
-    from stochbatch.training import RunFolder
+    from stochbatch.training import RunFolder, Trial
 
 SHOW_EPILOG = examples(
     "stochbatch show 3f9a",
     "stochbatch show runs/3f9a1c2b4d5e6f70 --last 30",
-    "stochbatch show 3f9a --curve curve.svg",
+    "stochbatch show 3f9a 07c1 --curve both.svg",
 )
 PREDICT_EPILOG = examples(
     "stochbatch predict 3f9a digit.png",
     "stochbatch predict 3f9a *.png --top 1",
 )
 
-CURVE = "curve.png"
+CURVE, CURVES = "curve.png", "curves.png"
+SHORTEST = 4
+"""Letters of a run's name that are shown at least."""
 
 Run = Annotated[str, typer.Argument(help="A run's folder, or how its name begins.")]
 
 
 def show(
-    run: Run,
+    runs: Annotated[
+        list[str], typer.Argument(metavar="RUN...", help="Folders, or how their names begin.")
+    ],
     root: Root = Path("runs"),
     last: Annotated[int, typer.Option(min=1, help="How many of the last epochs to show.")] = 10,
     curve: Annotated[
         Path | None,
         typer.Option(
-            help="Where to draw the learning curve: .png, .svg or .pdf.",
-            show_default=f"{CURVE} in the run's folder",
+            help="Where to draw the learning curves: .png, .svg or .pdf.",
+            show_default=f"{CURVE} in the run's folder; of several runs {CURVES}",
         ),
     ] = None,
 ) -> None:
-    """Show a run: its trial, last epochs and learning curve."""
-    from stochbatch.report import learning_curve
-    from stochbatch.report.curve import CurveError
+    """Show a run: its trial, last epochs and learning curve; or compare several."""
+    found = [find_run(run, root) for run in runs]
+    if len(found) > 1:
+        compare(found)
+    else:
+        _show_one(found[0], last)
+    drawn = [run for run in found if run.metrics]
+    if drawn:
+        _draw(drawn, curve)
 
-    read = find_run(run, root)
-    table(_facts(read))
-    if not read.metrics:
-        typer.echo("No epoch is done yet.")
+
+def _show_one(run: RunFolder, last: int) -> None:
+    table(_facts(run))
+    if not run.metrics:
+        say("No epoch is done yet.")
         return
-    typer.echo("")
+    say()
     table(
-        [_epoch(line) for line in read.metrics[-last:]],
+        [_epoch(line) for line in run.metrics[-last:]],
         ("epoch", "lr", "train loss", "train %", "test loss", "test %", "seconds"),
         right=range(7),
     )
-    layers = read.metrics[-1].get("layers")
+    layers = run.metrics[-1].get("layers")
     if layers:
         table(
             [_layer(row) for row in layers],
@@ -63,14 +76,93 @@ def show(
             right=range(2, 5),
             title="Layers in the last epoch",
         )
+
+
+def _draw(runs: list[RunFolder], curve: Path | None) -> None:
+    from stochbatch.report import learning_curve
+    from stochbatch.report.curve import CurveError
+
     try:
-        picture = learning_curve([read], curve or read.folder / CURVE)
+        picture = learning_curve(
+            runs, curve or (runs[0].folder / CURVE if len(runs) == 1 else Path(CURVES))
+        )
     except CurveError as error:
         if curve is not None:
             raise
-        typer.echo(f"no learning curve: {error}; --curve draws it elsewhere", err=True)
+        say(f"no learning curve: {error}; --curve draws it elsewhere", err=True)
     else:
-        typer.echo(f"learning curve: {picture}")
+        say(f"learning curve{'s' if len(runs) > 1 else ''}: {picture}")
+
+
+def list_runs(root: Path) -> None:
+    """Print a row per run; folders that are damaged are named, and left out."""
+    from stochbatch.training import RunError, read_run
+
+    found = []
+    for folder in sorted(folder for folder in iterated(root) if folder.is_dir()):
+        try:
+            run = read_run(folder)
+            _state(run)
+        except RunError as error:
+            say(f"left out: {error}", err=True)
+        else:
+            found.append(run)
+    if found:
+        compare(found)
+    else:
+        say(f"There are no runs in {root}.")
+
+
+def compare(runs: list[RunFolder]) -> None:
+    """Print a row per run: method, data, what differs from the others, state and result."""
+    names = [run.folder.name for run in runs]
+    length = next(
+        size
+        for size in range(SHORTEST, max(map(len, names)) + SHORTEST)
+        if len({name[:size] for name in names}) == len(set(names))
+    )
+    rows = [
+        (
+            run.folder.name[:length],
+            run.trial.method,
+            run.trial.dataset,
+            _state(run),
+            _percent(run),
+            differs,
+        )
+        for run, differs in zip(runs, differences([run.trial for run in runs]), strict=True)
+    ]
+    head = ("run", "method", "data", "state", "test %", "differs in")
+    table(sorted(rows, key=lambda row: (row[2], row[1], row[5])), head, right=(4,))
+
+
+def differences(trials: Sequence[Trial]) -> list[str]:
+    """Return what each trial has that others have not, but for its method and its data.
+
+    Settings are compared with those of trials of the same method or schedule.
+
+    Example:
+        >>> from stochbatch.cli.runs import differences
+        >>> from stochbatch.training import Trial
+        >>> differences([Trial(seed=0), Trial(seed=1), Trial(seed=1, lr=0.2)])
+        ['lr=0.1, seed=0', 'lr=0.1, seed=1', 'lr=0.2, seed=1']
+    """
+    flat: list[dict[tuple[str, str], str]] = []
+    for trial in trials:
+        fields = trial.model_dump(exclude={"method", "dataset"})
+        its = {trial.method: fields.pop("settings")}
+        its |= {f"schedule {trial.schedule}": fields.pop("schedule_settings"), "": fields}
+        flat.append(
+            {(of, name): str(value) for of in its for name, value in sorted(its[of].items())}
+        )
+    values: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for one in flat:
+        for name, value in one.items():
+            values[name].add(value)
+    return [
+        ", ".join(f"{name[1]}={value}" for name, value in one.items() if len(values[name]) > 1)
+        for one in flat
+    ]
 
 
 def predict(
@@ -98,7 +190,7 @@ def find_run(run: str, root: Path) -> RunFolder:
         return read_run(run)
     found = sorted(
         folder
-        for folder in (root.iterdir() if root.is_dir() else ())
+        for folder in iterated(root)
         if run and folder.is_dir() and folder.name.startswith(run)
     )
     if not found:
@@ -111,22 +203,34 @@ def find_run(run: str, root: Path) -> RunFolder:
     return read_run(found[0])
 
 
-def _facts(read: RunFolder) -> list[tuple[str, object]]:
-    rows: list[tuple[str, object]] = [("folder", read.folder)]
-    for name, value in read.trial.model_dump().items():
+def iterated(root: Path) -> list[Path]:
+    """Return what is in the folder of all runs, if it exists."""
+    return list(root.iterdir()) if root.is_dir() else []
+
+
+def _facts(run: RunFolder) -> list[tuple[str, object]]:
+    rows: list[tuple[str, object]] = [("folder", run.folder)]
+    for name, value in run.trial.model_dump().items():
         if isinstance(value, dict):
             value = ", ".join(f"{key}={one}" for key, one in value.items()) or "-"
         rows.append((name.replace("_", " "), value))
-    rows.append(("state", _state(read)))
-    if read.result is not None and read.result.accuracy is not None:
-        rows.append(("test accuracy", read.result.accuracy.in_words()))
+    rows.append(("state", _state(run)))
+    if run.result is not None and run.result.accuracy is not None:
+        rows.append(("test accuracy", run.result.accuracy.in_words()))
     return rows
 
 
-def _state(read: RunFolder) -> str:
-    if read.result is not None:
-        return read.result.status
-    return f"{len(read.metrics)} of {read.trial.epochs} epochs are done"
+def _state(run: RunFolder) -> str:
+    if run.result is not None:
+        return "diverged" if run.result.status == "diverged" else "done"
+    if (run.folder / "error.json").exists():
+        return "failed"
+    return f"{len(run.metrics)} of {run.trial.epochs} epochs"
+
+
+def _percent(run: RunFolder) -> str:
+    accuracy = run.result.accuracy if run.result is not None else None
+    return "-" if accuracy is None else f"{accuracy.mean:.2f}"
 
 
 def _epoch(line: dict[str, Any]) -> list[str]:

@@ -19,7 +19,7 @@ from stochbatch.cli.options import (
     make_trial,
     with_trial_options,
 )
-from stochbatch.cli.printing import examples, table
+from stochbatch.cli.printing import examples, say, table
 
 if TYPE_CHECKING:
     from stochbatch.training import Result, Trial
@@ -107,7 +107,7 @@ def train(
         )
     except training.Interrupted as stop:
         if shows:
-            typer.echo(f"Stopped; everything is saved. To resume:\n  {_resume(context, folder)}")
+            say(f"Stopped; everything is saved. To resume:\n  {_resume(context, folder)}")
         raise typer.Exit(INTERRUPTED + stop.signal_number) from None
     if shows:
         _show_result(result, quiet)
@@ -116,12 +116,12 @@ def train(
 
 def _announce(trial: Trial, folder: Path, dry_run: bool, quiet: bool) -> None:
     if dry_run:
-        typer.echo(trial.to_toml())
+        say(trial.to_toml())
     elif not quiet:
         table(_overview(trial))
     if dry_run or not quiet:
         # What a dry run prints is a configuration file, and nothing else.
-        typer.echo(f"folder: {folder} ({_state(folder)})", err=dry_run)
+        say(f"folder: {folder} ({_state(folder)})", err=dry_run)
 
 
 def _overview(trial: Trial) -> list[tuple[str, str]]:
@@ -190,11 +190,9 @@ def _command() -> list[str]:
 
 def _show_result(result: Result, quiet: bool) -> None:
     if result.accuracy is not None:
-        typer.echo(f"test accuracy {result.accuracy.in_words()}")
+        say(f"test accuracy {result.accuracy.in_words()}")
     if result.status == "diverged":
-        typer.echo(
-            f"The training diverged in epoch {result.epochs}: a smaller --lr may help.", err=True
-        )
+        say(f"The training diverged in epoch {result.epochs}: a smaller --lr may help.", err=True)
     if not quiet:
-        typer.echo(f"folder: {result.folder}")
-        typer.echo(f"To look at it: {shlex.join(['stochbatch', 'show', str(result.folder)])}")
+        say(f"folder: {result.folder}")
+        say(f"To look at it: {shlex.join(['stochbatch', 'show', str(result.folder)])}")
