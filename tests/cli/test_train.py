@@ -167,12 +167,15 @@ def test_values_of_settings(text: str, value: object) -> None:
         (["--config", "none.toml"], "none.toml"),
         (["--config", "trial.yaml"], "a trial is a .json or a .toml file"),
         (["--device", "abacus"], "no device 'abacus'"),
-        (["--dataset", "svhn", "--data-root", "none"], "train_32x32.mat"),
+        (["--dataset", "svhn", "--data-root", "none"], "stochbatch data get svhn --data-root none"),
     ],
     ids=str,
 )
 def test_a_trial_that_cannot_be_is_one_line(args: list[str], part: str, tmp_path: Path) -> None:
-    assert_one_clear_line(call("train", "--root", tmp_path, *args), 1, part)
+    outcome = call("train", "--root", tmp_path, *args)
+    assert_one_clear_line(outcome, 1, part)
+    assert outcome.out == "" or "--device" in args, "nothing is announced that cannot start"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_with_a_wrong_field_is_named(tmp_path: Path) -> None:

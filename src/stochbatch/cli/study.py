@@ -12,7 +12,7 @@ import typer
 
 from stochbatch.cli.errors import DONE, ERROR, INTERRUPTED, UsageError
 from stochbatch.cli.options import AcceptHash, DataRoot, Device, Quiet, Root
-from stochbatch.cli.printing import examples, table
+from stochbatch.cli.printing import examples, say, table
 from stochbatch.cores import usable_cores
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def plan(
         at_once = min(workers or most, most, len(missing))
         each = estimate(missing, root, choose_device("auto"), _tell_kind)
         seconds = until_all_are_done(each, at_once)
-        typer.echo(f"time, from a measured sample: about {duration(seconds)}")
+        say(f"time, from a measured sample: about {duration(seconds)}")
 
 
 @app.command(
@@ -209,7 +209,7 @@ def run(
     run_trials = _engine(engine, workers, device, address, cpus_per_trial, gpus_per_trial)
     found = results(name, scale, root, only, cells, trials)
     missing = found.missing
-    typer.echo(f"{found.study.name}, scale {found.scale.name}: {len(missing)} trials to run")
+    say(f"{found.study.name}, scale {found.scale.name}: {len(missing)} trials to run")
     if not missing:
         raise typer.Exit(DONE)
     try:
@@ -221,11 +221,11 @@ def run(
             accept_hash=accept_hash,
         )
     except StudyStopped as stop:
-        typer.echo("Stopped; everything is saved. Run the same command again to resume.")
+        say("Stopped; everything is saved. Run the same command again to resume.")
         raise typer.Exit(INTERRUPTED + stop.signal_number) from None
-    typer.echo(f"{count.finished} finished, {count.diverged} diverged, {count.failed} failed")
+    say(f"{count.finished} finished, {count.diverged} diverged, {count.failed} failed")
     for error in count.errors:
-        typer.echo(f"error: {error}", err=True)
+        say(f"error: {error}", err=True)
     raise typer.Exit(ERROR if count.failed else DONE)
 
 
@@ -308,4 +308,4 @@ def parse_only(texts: list[str]) -> dict[str, list[str]]:
 
 def _tell_kind(kind: Any) -> None:
     dataset, network, width, precision, _ = kind
-    typer.echo(f"measuring {network} (width {width:g}, {precision}) on {dataset} ...", err=True)
+    say(f"measuring {network} (width {width:g}, {precision}) on {dataset} ...", err=True)

@@ -78,12 +78,16 @@ def train(
     `torchrun --nproc-per-node 2 -m stochbatch train ...` trains it by two processes.
     """
     from stochbatch import training
+    from stochbatch.studies.engine import check_data
     from stochbatch.training.distributed import launched
     from stochbatch.training.progress_bars import choose_progress
+    from stochbatch.training.run_folder import RESULT
 
     trial = make_trial(fields, config)
     folder = root / trial.folder
     shows = launched()[0] == 0
+    if not dry_run and not (folder / RESULT).exists():
+        check_data([trial], data_root, accept_hash)
     if shows:
         _announce(trial, folder, dry_run, quiet)
     if dry_run:
@@ -155,18 +159,17 @@ def _with_settings(name: str, settings: dict[str, Any]) -> str:
 def _state(folder: Path) -> str:
     """Return in words what is in the folder of a trial."""
     from stochbatch.training import RunError, read_run
+    from stochbatch.training.run_folder import TRIAL
 
-    try:
-        read = read_run(folder)
-    except RunError:
+    if not (folder / TRIAL).exists():
         return "new"
     try:
-        over = read.result is not None
+        run = read_run(folder)
+        if run.result is not None:
+            return f"done already: {run.result.status}; --again starts over"
+        return f"{len(run.metrics)} of {run.trial.epochs} epochs are done"
     except RunError as error:
         return str(error)
-    if over and read.result is not None:
-        return f"done already: {read.result.status}; --again starts over"
-    return f"{len(read.metrics)} of {read.trial.epochs} epochs are done"
 
 
 def _resume(context: typer.Context, folder: Path) -> str:
