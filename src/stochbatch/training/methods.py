@@ -103,10 +103,6 @@ class Method:
         known = inspect.signature(self.make).parameters
         return tuple(name for name in COMMON if name in known)
 
-    def check_settings(self, settings: Mapping[str, Any]) -> None:
-        """Raise for the first name that is no setting of this method."""
-        check_settings(self.title, self.settings, settings)
-
     def optimizer(
         self,
         model: nn.Module,
@@ -121,7 +117,7 @@ class Method:
 
         A momentum or weight decay other than 0 is refused by methods that have none.
         """
-        self.check_settings(settings)
+        check_settings(self.title, self.settings, settings)
         for name, only in self.retired.items():
             if (value := settings.pop(name, only)) != only:
                 raise ValueError(f"{self.title} has only {name}={only!r}, got {value!r}")
@@ -143,63 +139,31 @@ class Method:
         return {name: settings.get(name, value) for name, value in self.network.items()}
 
 
-METHODS.provide("sgd", Method("SGD", torch.optim.SGD))
-METHODS.provide("sbs", Method("SBS", SBS, hidden=("coin",), by_kind=True))
-METHODS.provide(
-    "sbs-mean-field",
-    Method("SBS mean field", SBS, fixed={"coin": "none", "lr_scaling": "none"}, by_kind=True),
-)
-METHODS.provide(
-    "sbs-fixed-half",
-    Method("SBS fixed 1/2", SBS, fixed={"probability": 0.5}, hidden=("coin",), by_kind=True),
-)
-METHODS.provide(
-    "dropout",
-    Method("Dropout", torch.optim.SGD, network={"dropout": "block", "dropout_rate": 0.5}),
-)
-METHODS.provide(
-    "adaptive-dropout",
-    Method(
-        "Adaptive dropout",
-        torch.optim.SGD,
-        network={"dropout": "adaptive", "dropout_rate": 0.5},
+_SBS: dict[str, Any] = {"make": SBS, "by_kind": True}
+_ADAPTIVE: dict[str, Any] = {"usual_lr": 1e-4, "usual_schedule": "constant"}
+for _name, _method in {
+    "sgd": Method("SGD", torch.optim.SGD),
+    "sbs": Method("SBS", hidden=("coin",), **_SBS),
+    "sbs-mean-field": Method(
+        "SBS mean field", fixed={"coin": "none", "lr_scaling": "none"}, **_SBS
     ),
-)
-METHODS.provide(
-    "entropy-sgd",
-    Method(
-        "Entropy-SGD",
-        EntropySGD,
-        closure=True,
-        # Its outer rate multiplies a difference of weights: ten times SGD's, as its authors advise.
-        usual_lr=1.0,
+    "sbs-fixed-half": Method("SBS fixed 1/2", fixed={"probability": 0.5}, hidden=("coin",), **_SBS),
+    "dropout": Method(
+        "Dropout", torch.optim.SGD, network={"dropout": "block", "dropout_rate": 0.5}
     ),
-)
-METHODS.provide(
-    "acc-sgd",
-    Method("Accelerated-SGD", AccSGD),
-)
-METHODS.provide(
-    "alternating",
-    Method("Alternating", AlternatingSGD),
-)
-METHODS.provide(
-    "rmsprop",
-    Method(
-        "RMSProp",
-        torch.optim.RMSprop,
-        presets={"alpha": 0.95},
-        usual_lr=1e-4,
-        usual_schedule="constant",
+    "adaptive-dropout": Method(
+        "Adaptive dropout", torch.optim.SGD, network={"dropout": "adaptive", "dropout_rate": 0.5}
     ),
-)
-METHODS.provide(
-    "adam",
-    Method(
+    # Its outer rate multiplies a difference of weights: ten times SGD's, as its authors advise.
+    "entropy-sgd": Method("Entropy-SGD", EntropySGD, closure=True, usual_lr=1.0),
+    "acc-sgd": Method("Accelerated-SGD", AccSGD),
+    "alternating": Method("Alternating", AlternatingSGD),
+    "rmsprop": Method("RMSProp", torch.optim.RMSprop, presets={"alpha": 0.95}, **_ADAPTIVE),
+    "adam": Method(
         "Adam",
         torch.optim.Adam,
         hidden=("decoupled_weight_decay",),  # not in torch 2.6
-        usual_lr=1e-4,
-        usual_schedule="constant",
+        **_ADAPTIVE,
     ),
-)
+}.items():
+    METHODS.provide(_name, _method)

@@ -8,9 +8,9 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, ValidationError
 
 from stochbatch.registry import DATASETS, METHODS, NETWORKS, SCHEDULES, check_settings, hint
 
@@ -19,6 +19,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+Count = Annotated[int, Field(ge=1, strict=True)]
 Value = bool | int | float | str | None | list[float]
 
 
@@ -68,11 +69,9 @@ class Trial(BaseModel):
         default_factory=dict,
         description="Settings of the method: see `stochbatch list methods --settings`.",
     )
-    batch_size: int = Field(128, ge=1, strict=True, description="Samples in a batch.")
+    batch_size: Count = Field(128, description="Samples in a batch.")
     lr: float = Field(
-        0.1,
-        ge=0,
-        description="Learning rate at the start; by default 0.1, or the method's own.",
+        0.1, ge=0, description="Learning rate at the start; by default 0.1, or the method's own."
     )
     momentum: float = Field(0.0, ge=0, lt=1, description="Momentum factor.")
     weight_decay: float = Field(5e-4, ge=0, description="L2 penalty.")
@@ -85,22 +84,19 @@ class Trial(BaseModel):
         default_factory=dict,
         description="Settings of the schedule: see `stochbatch list schedules --settings`.",
     )
-    epochs: int = Field(100, ge=1, strict=True, description="Number of epochs.")
-    augment: bool = Field(True, strict=True, description="Crop and flip training images.")
+    epochs: Count = Field(100, description="Number of epochs.")
+    augment: StrictBool = Field(True, description="Crop and flip training images.")
     precision: Literal["fp32", "bf16", "fp16"] = Field(
         "fp32", description="fp32, or bf16 or fp16 under autocast."
     )
-    compile: bool = Field(False, strict=True, description="Use torch.compile.")
-    evaluate_every: int = Field(
+    compile: StrictBool = Field(False, description="Use torch.compile.")
+    evaluate_every: Count = Field(
         1,
-        ge=1,
-        strict=True,
         description="Evaluate after every so many epochs, and after each of the last tenth, whose "
         "mean is in tables.",
     )
-    sync_bn: bool = Field(
+    sync_bn: StrictBool = Field(
         False,
-        strict=True,
         description="Under torchrun, on GPUs: batch norm over the whole batch, not a rank's slice.",
     )
     norm_init: Literal["ones", "uniform"] = Field(
@@ -108,19 +104,18 @@ class Trial(BaseModel):
         description="Where the scales of batch norms start: at 1, or uniform in [0, 1), as in "
         "torch up to version 1.1.",
     )
-    seed: int = Field(
+    seed: StrictInt = Field(
         0,
         ge=0,
         lt=1 << 64,
-        strict=True,
         description="Decides initial weights, subset, order, crops, flips, dropout and coins.",
     )
 
-    def __init__(self, **fields: Any) -> None:
+    def __init__(self, /, **fields: Any) -> None:
         self._read(fields)
         try:
             self._complete()
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             raise TrialError(str(error)) from error
 
     @classmethod
@@ -238,11 +233,11 @@ class Trial(BaseModel):
         return "\n".join(["".join(texts), *tables])
 
     @classmethod
-    def from_text(cls, text: str, form: Literal["json", "toml"]) -> Trial:
+    def from_text(cls, text: str, form: str) -> Trial:
         """Return the trial that a JSON or TOML text describes."""
         try:
             fields = json.loads(text) if form == "json" else tomllib.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise TrialError(f"not valid {form.upper()}: {error}") from None
         if not isinstance(fields, dict):
             raise TrialError(f"a trial must be a table of fields, got {type(fields).__name__}")
@@ -256,11 +251,9 @@ class Trial(BaseModel):
         if form not in ("json", "toml"):
             raise TrialError(f"{path}: a trial is a .json or a .toml file")
         try:
-            text = path.read_text(encoding="utf-8")
+            return cls.from_text(path.read_text(encoding="utf-8"), form)
         except (OSError, UnicodeDecodeError) as error:
             raise TrialError(f"{path} cannot be read: {error}") from None
-        try:
-            return cls.from_text(text, "json" if form == "json" else "toml")
         except TrialError as error:
             raise TrialError(f"{path}: {error}") from None
 
@@ -352,8 +345,6 @@ def _one_line(error: ValidationError) -> str:
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         return f"a trial has no {where!r}{hint(where, Trial.model_fields)}"
-    if "error" in first.get("ctx", {}):
-        return str(first["ctx"]["error"])
     if first["loc"][0] in ("settings", "schedule_settings") and len(first["loc"]) > 1:
         # A value may be one of many things; what it is not says little.
         return (
