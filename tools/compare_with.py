@@ -50,6 +50,7 @@ TRIALS: dict[str, dict[str, Any]] = {
 }
 STUDY = ["comparison", "--scale", "demo", "--only", "batch size=16", "--trials", "1"]
 NOT_COMPARED = ("times", "environment", "earlier_environments", "weights_sha256", "folder")
+NOT_COMPARED_METRICS = ("seconds", "images_per_second", "trial", "data")
 
 
 def probe(root: Path) -> dict[str, Any]:
@@ -72,7 +73,8 @@ def probe(root: Path) -> dict[str, Any]:
         trained[name] = {
             "result": {key: value for key, value in result.items() if key not in NOT_COMPARED},
             "metrics": [
-                {key: value for key, value in line.items() if "second" not in key} for line in lines
+                {key: value for key, value in line.items() if key not in NOT_COMPARED_METRICS}
+                for line in lines
             ],
             "weights": weights_hash(folder),
         }

@@ -171,7 +171,7 @@ def test_an_error_is_reported_once_with_its_rank(tmp_path: Path) -> None:
     with under_torchrun.launched(tmp_path, 2, rank_script.__file__, "fail", tmp_path) as launch:
         assert launch.end() != 0
         (line,) = launch.errors
-        assert line.startswith("error: rank 1: unexpected MemoryError: no room for a network")
+        assert line.startswith("error: rank 1: out of memory on cpu (no room for a network)")
         assert launch.out == []
 
 

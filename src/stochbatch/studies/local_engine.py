@@ -138,7 +138,10 @@ class LocalEngine:
         taken = [each.device for each in self.running]
         device = min(self.devices, key=taken.count)
         # The environment too: that of the fork server may be older.
-        options = self.options | {"device": device, "patience": -1 if patient else IMPATIENT_SECONDS}
+        options = self.options | {
+            "device": device,
+            "patience": -1 if patient else IMPATIENT_SECONDS,
+        }
         arguments = (trial, self.root, options, dict(os.environ))
         process = self.context.Process(target=_work, args=arguments, daemon=True)
         with _signals_held_back():
@@ -184,9 +187,7 @@ def _do_nothing() -> None:
     """Show that processes can be started."""
 
 
-def _work(
-    trial: Trial, root: Path, options: dict[str, Any], environment: dict[str, str]
-) -> None:
+def _work(trial: Trial, root: Path, options: dict[str, Any], environment: dict[str, str]) -> None:
     """Train a trial in a process of its own."""
     # Ctrl-C in a terminal reaches every process. The engine tells the others what to do.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -2,7 +2,8 @@
 
 The name of a checkpoint has its place in the training and the SHA-256 of its content
 (``checkpoint-00003-0000012-0123456789abcdef.pt`` is epoch 3 after 12 steps), so a file is
-complete and unspoiled if and only if its content has the hash in its name.
+complete and unspoiled if and only if its content has the hash in its name. The content has the
+trial's hash, and what it says is checked against a schema, its name and the trial.
 """
 
 from __future__ import annotations
@@ -12,14 +13,20 @@ import io
 import re
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field, Json, ValidationError
+from torch import Tensor
 
 from stochbatch.files import write_atomically
+from stochbatch.training import metrics
+from stochbatch.training.device import is_out_of_memory
 from stochbatch.training.exceptions import RunError
+from stochbatch.training.result import DataFacts
+from stochbatch.training.trial import Trial
 
-FORMAT = 1
+FORMAT = 2
 KEPT = 2
 _DIGITS = 16
 _NAME = re.compile(r"checkpoint-(\d{5,})-(\d{7,})-([0-9a-f]{16})\.pt")
@@ -32,18 +39,43 @@ class Place(NamedTuple):
     step: int
 
 
+class Schema(BaseModel):
+    """What a checkpoint has."""
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, arbitrary_types_allowed=True, allow_inf_nan=False
+    )
+
+    format: Literal[2]
+    trial: str
+    """The trial's hash."""
+    epoch: int = Field(ge=0)
+    step: int = Field(ge=0)
+    data: Json[DataFacts]
+    metrics: list[str]
+    environments: Json[list[dict[str, Any]]]
+    seconds: float = Field(ge=0)
+    network: dict[str, Tensor]
+    optimizer: dict[str, Any]
+    schedule: dict[str, Any]
+    scaler: dict[str, Any]
+    tally: Annotated[list[Tensor], Field(min_length=3, max_length=3)]
+
+
 class Loaded(NamedTuple):
     """The newest checkpoint that is good, and what was wrong with newer ones."""
 
-    state: dict[str, Any] | None
+    path: Path | None
+    state: dict[str, Any]
     note: str | None
 
 
-def save(folder: Path, place: Place, state: dict[str, Any]) -> Path:
+def save(folder: Path, trial: Trial, place: Place, state: dict[str, Any]) -> Path:
     """Write a checkpoint and remove all but the last two."""
-    content = to_bytes({"format": FORMAT, "epoch": place.epoch, "step": place.step, **state})
+    head = {"format": FORMAT, "trial": trial.hash, "epoch": place.epoch, "step": place.step}
+    content = to_bytes({**head, **state})
     digest = hashlib.sha256(content).hexdigest()[:_DIGITS]
-    path = folder / f"checkpoint-{place.epoch:05d}-{place.step:07d}-{digest}.pt"
+    path = folder / f"{_prefix(place)}{digest}.pt"
     try:
         write_atomically(path, lambda file: file.write(content))
     except OSError as error:
@@ -59,7 +91,7 @@ def save(folder: Path, place: Place, state: dict[str, Any]) -> Path:
     return path
 
 
-def load(folder: Path, *, put_aside: bool = False) -> Loaded:
+def load(folder: Path, trial: Trial, *, put_aside: bool = False) -> Loaded:
     """Return the newest checkpoint that is good.
 
     Damaged ones are passed over, and said. A file that has the hash in its name is not damaged:
@@ -67,11 +99,12 @@ def load(folder: Path, *, put_aside: bool = False) -> Loaded:
 
     Args:
         folder: of the run.
+        trial: its trial.
         put_aside: rename damaged ones, so that they do not count among the last two; for whoever
             trains, not for those who look.
 
     Raises:
-        RunError: a good checkpoint cannot be read, or not by this version.
+        RunError: a good checkpoint cannot be read, or is not one of this version and trial.
     """
     damaged: list[str] = []
     listed = _newest_first(folder)
@@ -93,19 +126,44 @@ def load(folder: Path, *, put_aside: bool = False) -> Loaded:
                 with suppress(OSError):
                     path.rename(path.with_suffix(".damaged"))
             continue
-        return Loaded(_state(path, content), _note(damaged, f"resumes from {path.name}"))
-    return Loaded(None, _note(damaged, "starts from the beginning"))
+        state = _state(path, content, trial)
+        return Loaded(path, state, _note(damaged, f"resumes from {path.name}"))
+    return Loaded(None, {}, _note(damaged, "starts from the beginning"))
 
 
-def _state(path: Path, content: bytes) -> dict[str, Any]:
+def _state(path: Path, content: bytes, trial: Trial) -> dict[str, Any]:
     try:
         state = from_bytes(content)
-        if state.get("format") == FORMAT:
-            return dict(state)
-        why = f"its format is {state.get('format')}, expected {FORMAT}"
+        found = state.get("format") if isinstance(state, dict) else None
+        if found != FORMAT:
+            raise ValueError(f"its format is {found!r}, expected {FORMAT}")
+        Schema.model_validate(state)
+    except ValidationError as error:
+        raise odd(path, metrics.what_is_wrong(error)) from None
     except ValueError as error:
-        why = str(error)
-    raise RunError(f"{path} is not a checkpoint of this version ({why}): remove it to start over")
+        raise odd(path, str(error)) from None
+    if state["trial"] != trial.hash:
+        raise RunError(
+            f"{path} is a checkpoint of the trial {state['trial'][:16]}, not of {trial.folder}: "
+            "remove it, or start over (--again)"
+        )
+    place = Place(state["epoch"], state["step"])
+    if not path.name.startswith(_prefix(place)):
+        raise odd(path, f"it is of epoch {place.epoch} after {place.step} steps")
+    if place > (trial.epochs, 0) or len(state["metrics"]) != place.epoch:
+        raise odd(path, f"{place.epoch} epochs, {len(state['metrics'])} lines of metrics")
+    try:
+        metrics.parse([line.encode() for line in state["metrics"]], trial.folder)
+    except ValueError as error:
+        raise odd(path, f"metrics: {error}") from None
+    return state  # type: ignore[no-any-return]
+
+
+def odd(path: Path, why: str) -> RunError:
+    """Return the error for a checkpoint that is whole, but not what this version writes."""
+    return RunError(
+        f"{path} is not a checkpoint of this version ({why}): remove it, or start over (--again)"
+    )
 
 
 def remove_all(folder: Path) -> None:
@@ -123,12 +181,21 @@ def to_bytes(state: Any) -> bytes:
 
 def from_bytes(content: bytes) -> Any:
     """Return what ``torch.load`` reads: tensors, numbers, texts, and nothing that runs."""
-    import pickle  # only for the name of the error
-
     try:
         return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise ValueError(str(error).splitlines()[0]) from error
+    except Exception as error:  # a pickle that is not one of ours fails in any way
+        if is_out_of_memory(error):
+            raise
+        raise ValueError(f"{type(error).__name__}: {one_line(error)}") from error
+
+
+def one_line(error: Exception) -> str:
+    """Return the beginning of an error's text, in one line."""
+    return " ".join(str(error).split())[:200]
+
+
+def _prefix(place: Place) -> str:
+    return f"checkpoint-{place.epoch:05d}-{place.step:07d}-"
 
 
 def _note(damaged: list[str], what: str) -> str | None:

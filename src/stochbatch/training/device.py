@@ -1,4 +1,4 @@
-"""The device that a training runs on."""
+"""The device that a training runs on, and its memory."""
 
 from __future__ import annotations
 
@@ -19,3 +19,11 @@ def choose_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError, ValueError) as error:
         raise RunError(f"no device {name!r} here: {str(error).splitlines()[0]}") from None
     return device
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether memory ran out, of the host or of a device."""
+    # torch's error of the host's memory has no class of its own, but names the allocator.
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+    )

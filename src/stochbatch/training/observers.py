@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -58,50 +57,26 @@ class Observer:
         """The last call, whatever happened."""
 
 
-class Observers(Observer):
-    """Several observers as one that never stops a training.
+class IgnoresLostStreams:
+    """Passes every call on to some watchers, whatever becomes of the places where they write.
 
-    A closed terminal, a pipe that nobody reads or a full disk is no reason to lose it.
+    A closed terminal, a pipe that nobody reads or a full disk must not stop a training.
     """
 
-    def __init__(self, observers: Iterable[Observer]) -> None:
-        self._all = tuple(observers)
+    def __init__(self, *watchers: Any) -> None:
+        self.watchers = watchers
 
-    def __len__(self) -> int:
-        return len(self._all)
-
-    def on_start(self, start: Start) -> None:  # noqa: D102
-        self._tell("on_start", start)
-
-    def on_batch(self, metrics: dict[str, Any]) -> None:  # noqa: D102
-        self._tell("on_batch", metrics)
-
-    def on_epoch(self, metrics: dict[str, Any]) -> None:  # noqa: D102
-        self._tell("on_epoch", metrics)
-
-    def on_end(self, result: Result) -> None:  # noqa: D102
-        self._tell("on_end", result)
-
-    def close(self) -> None:  # noqa: D102
-        self._tell("close")
-
-    def _tell(self, method: str, *arguments: Any) -> None:
-        for observer in self._all:
-            with suppress(OSError):
-                getattr(observer, method)(*arguments)
-
-
-class IgnoresLostStreams:
-    """Passes every call on to a watcher, and ignores its ``OSError``."""
-
-    def __init__(self, watcher: Any) -> None:
-        self.watcher = watcher
+    def __bool__(self) -> bool:
+        return bool(object.__getattribute__(self, "watchers"))
 
     def __getattribute__(self, name: str) -> Any:
-        method = getattr(object.__getattribute__(self, "watcher"), name)
-
         def tell(*arguments: Any, **named: Any) -> None:
-            with suppress(OSError):
-                method(*arguments, **named)
+            for watcher in object.__getattribute__(self, "watchers"):
+                with suppress(OSError):
+                    getattr(watcher, name)(*arguments, **named)
 
         return tell
+
+
+class Observers(IgnoresLostStreams, Observer):
+    """Several observers as one that never stops a training."""

@@ -7,6 +7,7 @@ hardware and versions, however often the run was stopped and resumed.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import subprocess
@@ -94,6 +95,11 @@ class DataFacts(BaseModel):
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
+    @property
+    def key(self) -> str:
+        """Sixteen digits that stand for the images in other files of a run."""
+        return hashlib.sha256(f"{self.train_sha256} {self.test_sha256}".encode()).hexdigest()[:16]
+
 
 class Result(BaseModel):
     """The outcome of a trial."""
@@ -151,6 +157,7 @@ def environment(device: torch.device, ranks: int = 1) -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "processor": processor(),
+        "instruction_set": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "ranks": ranks,

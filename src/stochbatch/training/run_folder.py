@@ -2,12 +2,16 @@
 
 =======================  =================================================================
 ``trial.json``           the trial
-``metrics.jsonl``        one line of JSON an epoch
+``metrics.jsonl``        one line of JSON per epoch (:mod:`stochbatch.training.metrics`)
 ``result.json``          the outcome, when it is over (:mod:`stochbatch.training.result`)
 ``weights.safetensors``  the network's ``state_dict``, when it is over
-``checkpoint-*.pt``      while it is under way (:mod:`stochbatch.training.checkpoint`)
-``lock``                 held by the process at work
+``checkpoint-*.pt``      while it is running (:mod:`stochbatch.training.checkpoint`)
+``log.txt``              start, resumptions, warnings, end
+``lock``                 held by the running process
 =======================  =================================================================
+
+Each of them has the trial's hash, and its beginning is the folder's name. A file of another trial
+is refused when it is read.
 """
 
 from __future__ import annotations
@@ -27,20 +31,23 @@ import safetensors.torch
 from pydantic import ValidationError
 from torch import nn
 
+from stochbatch import data
 from stochbatch.data import Normalisation
 from stochbatch.files import write_atomically
 from stochbatch.training import checkpoint
 from stochbatch.training.build import build_network
 from stochbatch.training.distributed import Ranks
 from stochbatch.training.exceptions import RunError
-from stochbatch.training.result import Result
+from stochbatch.training.metrics import parse, what_is_wrong
+from stochbatch.training.result import Accuracy, DataFacts, Result
 from stochbatch.training.trial import Trial, TrialError
 
-TRIAL, METRICS, RESULT, WEIGHTS, LOCK = (
+TRIAL, METRICS, RESULT, WEIGHTS, LOG, LOCK = (
     "trial.json",
     "metrics.jsonl",
     "result.json",
     "weights.safetensors",
+    "log.txt",
     "lock",
 )
 
@@ -93,6 +100,8 @@ def _take(lock: filelock.FileLock, folder: Path, wait: bool) -> bool:
         raise RunError(
             f"another process is at work on {folder}: let it finish, or wait for it (--wait)"
         ) from None
+    except OSError as error:
+        raise RunError(f"cannot write to {folder}: {error.strerror or error}") from error
     return True
 
 
@@ -100,32 +109,69 @@ def read_result(folder: Path) -> Result | None:
     """Return the result, or None if the run is not over."""
     path = folder / RESULT
     try:
-        return Result.model_validate_json(path.read_bytes()).in_folder(folder)
+        result = Result.model_validate_json(path.read_bytes()).in_folder(folder)
+        _check_whose(path, result.trial_hash[:16])
+        _check_whole(result)
     except FileNotFoundError:
         return None
-    except (OSError, ValidationError) as error:
-        first = str(error).splitlines()[0]
+    except (OSError, ValueError) as error:
+        why = what_is_wrong(error) if isinstance(error, ValidationError) else str(error)
         raise RunError(
-            f"{path} is not a result of this version ({first}): remove it, or begin anew (--again)"
+            f"{path} is not a result of this version ({why}): remove it, or start over (--again)"
         ) from None
+    return result
+
+
+def _check_whole(result: Result) -> None:
+    """Raise if the parts of a result contradict each other."""
+    trial = Trial.stored(result.trial)
+    if trial.hash != result.trial_hash:
+        raise ValueError(f"its trial is {trial.folder}, its hash is of {result.trial_hash[:16]}")
+    diverged = result.status == "diverged"
+    epochs = result.epochs if diverged else trial.epochs
+    if not 0 < len(result.curve) == result.epochs == epochs <= trial.epochs:
+        raise ValueError(f"{result.status} after {result.epochs} of {trial.epochs} epochs")
+    if result.accuracy != Accuracy.of(result.curve, diverged):
+        raise ValueError("its accuracy is not that of its curve")
+
+
+def _check_whose(path: Path, trial: str) -> None:
+    """Raise if a file in the folder of a run is another trial's."""
+    name = path.parent.resolve().name
+    if trial != name:
+        raise RunError(
+            f"{path} is of the trial {trial}, but lies in the folder {name}: put it back into "
+            f"{trial}, or remove it"
+        )
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """Return the lines of ``metrics.jsonl`` up to one that is cut short or damaged."""
+    """Return the lines of ``metrics.jsonl``; a last line that is cut short is left out.
+
+    Raises:
+        RunError: a line is odd, or another run's.
+    """
+    path = folder / METRICS
     try:
-        lines = (folder / METRICS).read_bytes().splitlines()
+        *lines, rest = path.read_bytes().split(b"\n")
     except FileNotFoundError:
         return []
-    found = []
-    for line in lines:
-        try:
-            epoch = json.loads(line)
-        except ValueError:
-            break
-        if not isinstance(epoch, dict):
-            break
-        found.append(epoch)
-    return found
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror or error}") from error
+    if _is_json(rest):
+        lines.append(rest)
+    try:
+        return parse(lines, folder.resolve().name)
+    except ValueError as error:
+        raise RunError(f"{path}: {error}") from None
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -137,7 +183,7 @@ class RunFolder:
         >>> read_run("no/such/folder")
         Traceback (most recent call last):
         ...
-        stochbatch.training.exceptions.RunError: no/such/folder is no run: it has no trial.json
+        stochbatch.training.exceptions.RunError: no/such/folder is not a run folder (no trial.json)
     """
 
     folder: Path
@@ -145,8 +191,14 @@ class RunFolder:
 
     @cached_property
     def metrics(self) -> list[dict[str, Any]]:
-        """One dict an epoch."""
-        return read_metrics(self.folder)
+        """One dict per epoch."""
+        lines = read_metrics(self.folder)
+        if lines and self.result is not None:
+            data = lines[0].get("data", self.result.data.key)
+            curve = [line.get("test_accuracy") for line in lines]
+            if (curve, data) != (self.result.curve, self.result.data.key):
+                raise RunError(f"{self.folder / METRICS} is of another run than {RESULT}")
+        return lines
 
     @cached_property
     def result(self) -> Result | None:
@@ -155,19 +207,21 @@ class RunFolder:
 
     @cached_property
     def _last(self) -> dict[str, Any]:
-        state, _ = checkpoint.load(self.folder)
-        if state is None and (self.folder / RESULT).exists():
-            raise RunError(f"{self.folder} was finished in this moment: ask again")
-        if state is None:
-            raise RunError(f"{self.folder} has no weights yet: train it for an epoch at least")
+        path, state, _ = checkpoint.load(self.folder, self.trial)
+        if path is None and (self.folder / RESULT).exists():
+            raise RunError(f"{self.folder}: the run finished while it was being read; try again")
+        if path is None:
+            raise RunError(f"{self.folder} has no weights yet: train it for at least an epoch")
         return state
 
     @property
     def normalisation(self) -> Normalisation:
         """Mean and standard deviation of the images it was trained on."""
         if self.result is not None:
-            return Normalisation(self.result.data.mean, self.result.data.std)
-        return Normalisation(*(tuple(part) for part in self._last["normalisation"]))
+            facts = self.result.data
+        else:
+            facts = DataFacts.model_validate_json(self._last["data"])
+        return Normalisation(facts.mean, facts.std)
 
     def network(self) -> nn.Module:
         """Return the network, ready to evaluate, with its final or its last saved weights."""
@@ -192,10 +246,66 @@ class RunFolder:
 def read_run(folder: str | Path) -> RunFolder:
     """Return the run that lies in ``folder``."""
     folder = Path(folder)
-    try:
-        trial = Trial.from_file(folder / TRIAL)
-    except TrialError as error:
-        if not (folder / TRIAL).exists():
-            raise RunError(f"{folder} is no run: it has no {TRIAL}") from None
-        raise RunError(str(error)) from None
+    trial = read_trial(folder)
+    if trial is None:
+        raise RunError(f"{folder} is not a run folder (no {TRIAL})")
     return RunFolder(folder, trial)
+
+
+def read_trial(folder: Path) -> Trial | None:
+    """Return the trial of a folder, or None if it has none."""
+    path = folder / TRIAL
+    try:
+        fields = json.loads(path.read_bytes())
+        if not isinstance(fields, dict):
+            raise TrialError(f"a trial is a table of fields, got {type(fields).__name__}")
+        trial = Trial.stored(fields)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunError(f"{path} cannot be read as a trial ({error}): remove it") from None
+    _check_whose(path, trial.folder)
+    return trial
+
+
+def find_finished(folder: Path, data_root: str | Path | None, accept_hash: bool) -> Result | None:
+    """Return the result of a run that is over, if the data are still those it was trained on.
+
+    Nothing is locked or written, so the folder may be on read-only media.
+    """
+    done = read_result(folder)
+    if done is None:
+        return None
+    if not done.data.official and not accept_hash:
+        raise RunError(
+            f"{folder} was trained on files that are not the published ones: take it as it is "
+            "(--accept-hash), or start over (--again)"
+        )
+    try:
+        splits = [
+            data.load(done.trial["dataset"], data_root, split, accept_hash=accept_hash)
+            for split in ("train", "test")
+        ]
+    except data.MissingFileError:
+        return done  # nothing to compare with
+    if [split.sha256 for split in splits] != [done.data.train_sha256, done.data.test_sha256]:
+        raise RunError(
+            f"{folder} was trained on other data than are there now: put the former data back, "
+            "or start over (--again)"
+        )
+    return done
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove checkpoints of a finished run, which a kill after the result leaves behind."""
+    if any(folder.glob("checkpoint-*")):
+        with suppress(OSError), filelock.FileLock(folder / LOCK, timeout=0):
+            checkpoint.remove_all(folder)
+
+
+def clear(folder: Path) -> None:
+    """Remove what a run left, over or running, but its trial and its log."""
+    # The result first: without it, what is left is a running run.
+    for name in (RESULT, WEIGHTS, METRICS):
+        (folder / name).unlink(missing_ok=True)
+    checkpoint.remove_all(folder)

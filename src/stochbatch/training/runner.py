@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +17,28 @@ import safetensors.torch
 import torch
 
 from stochbatch import data
-from stochbatch.files import write_atomically
-from stochbatch.training import checkpoint, finished
-from stochbatch.training.checkpoint import Place
+from stochbatch.files import remove_forgotten, write_atomically
+from stochbatch.training import checkpoint
+from stochbatch.training.checkpoint import Place, one_line
+from stochbatch.training.device import is_out_of_memory
 from stochbatch.training.distributed import Ranks, joined
 from stochbatch.training.exceptions import Interrupted, RunError
 from stochbatch.training.observers import Observer, Observers, Start
-from stochbatch.training.result import Accuracy, Result, environment, plugins_of
+from stochbatch.training.result import Accuracy, DataFacts, Result, environment, plugins_of
 from stochbatch.training.run_folder import (
+    LOG,
     METRICS,
     RESULT,
     TRIAL,
     WEIGHTS,
+    clear,
+    find_finished,
     locked,
+    read_trial,
+    remove_leftovers,
     write,
 )
+from stochbatch.training.run_log import RunLog, logged
 from stochbatch.training.signals import StopSignals
 from stochbatch.training.trainer import Trainer
 from stochbatch.training.trial import Trial
@@ -93,20 +102,30 @@ def run(
     folder = Path(root) / trial.folder
     with StopSignals(at_once=False) as signals, joined(signals) as ranks:
         ranks.check_same(trial.hash, "were given different trials")
-        watching = Observers(observers if ranks.rank == 0 else ())
+        watching = Observers(*(observers if ranks.rank == 0 else ()))
+
+        def finished() -> Result | None:
+            return None if again else find_finished(folder, data_root, accept_hash)
+
         try:
-            with locked(folder, wait, ranks):
-                done = ranks.first(lambda: finished.find(folder, again, data_root, accept_hash))
-                if done is not None:
-                    watching.on_end(done)
-                    return done
-                signals.listen()
-                chosen = ranks.choose_device(device)
-                with _own_generators(chosen):
-                    runner = _Runner(
-                        trial, folder, chosen, ranks, watching, signals, checkpoint_seconds
-                    )
-                    return runner.run(data_root, accept_hash, again)
+            # Before it is locked, which read-only media cannot be; and after that, as another
+            # process may have finished it while this one waited.
+            done = ranks.first(finished)
+            if done is None:
+                with locked(folder, wait, ranks):
+                    done = ranks.first(finished)
+                    if done is None:
+                        signals.listen()
+                        chosen = ranks.choose_device(device)
+                        log = folder / LOG if ranks.rank == 0 else None
+                        how = (ranks, watching, signals, checkpoint_seconds)
+                        with _own_generators(chosen), _reported(chosen, log) as written:
+                            runner = _Runner(trial, folder, chosen, written, *how)
+                            return runner.run(data_root, accept_hash, again)
+            if ranks.rank == 0:
+                remove_leftovers(folder)
+            watching.on_end(done)
+            return done
         finally:
             watching.close()
 
@@ -118,31 +137,48 @@ def _own_generators(device: torch.device) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _reported(device: torch.device, path: Path | None) -> Iterator[RunLog]:
+    """Log how a training ends, if by an error or a signal, and call out of memory by its name."""
+    with logged(path) as log:
+        try:
+            yield log
+        except Interrupted as stop:
+            log.info(f"stopped by signal {stop.signal_number}")
+            raise
+        except Exception as error:
+            log.note(logging.ERROR, f"{type(error).__name__}: {one_line(error)}")
+            if is_out_of_memory(error):
+                raise RunError(
+                    f"out of memory on {device} ({one_line(error)}): use a smaller --batch-size or "
+                    "--width, or make room and run it again"
+                ) from error
+            raise
+
+
+@dataclass
 class _Runner:
     """One call of :func:`run`, with the folder locked."""
 
-    def __init__(
-        self,
-        trial: Trial,
-        folder: Path,
-        device: torch.device,
-        ranks: Ranks,
-        observers: Observers,
-        signals: StopSignals,
-        checkpoint_seconds: float,
-    ) -> None:
-        self.trial, self.folder, self.device, self.ranks = trial, folder, device, ranks
-        self.observers, self.signals = observers, signals
-        self.checkpoint_seconds = checkpoint_seconds
-        self.metrics: list[str] = []
-        # Now, as the source may be another when the training is over.
-        self.environment = environment(device, ranks.count) | plugins_of(trial)
-        self.earlier: list[dict[str, Any]] = []  # environments before it was resumed
-        self.seconds = 0.0
-        self.began = math.inf  # when the epoch under way was begun or resumed
+    trial: Trial
+    folder: Path
+    device: torch.device
+    log: RunLog
+    ranks: Ranks
+    observers: Observers
+    signals: StopSignals
+    checkpoint_seconds: float
+    metrics: list[str] = field(default_factory=list)
+    earlier: list[dict[str, Any]] = field(default_factory=list)
+    """Environments before it was resumed."""
+    seconds: float = 0.0
+    began: float = math.inf
+    """When this process began with the current epoch."""
 
     def run(self, data_root: str | Path | None, accept_hash: bool, again: bool) -> Result:
         trial = self.trial
+        # Now, as the source may be another when the training is over.
+        self.environment = environment(self.device, self.ranks.count) | plugins_of(trial)
         self.ranks.check_trial(trial.batch_size, trial.sync_bn, self.device)
         train, test = (
             data.load(trial.dataset, data_root, split, accept_hash=accept_hash)
@@ -165,34 +201,55 @@ class _Runner:
         return self._finish("finished")
 
     def _restore(self, again: bool) -> Place:
-        state, note = self.ranks.first(lambda: self._open(again))
+        path, state, note = self.ranks.first(lambda: self._open(again))
         place = Place(0, 0)
-        if state is not None:
-            facts = json.loads(state["data"])
-            if facts != self.trainer.facts.model_dump(mode="json"):
+        if path is not None:
+            if DataFacts.model_validate_json(state["data"]) != self.trainer.facts:
                 raise RunError(
                     f"{self.folder} was begun on other data than are there now: put the former "
-                    f"data back, or begin anew (stochbatch train --config {self.folder / TRIAL} "
+                    f"data back, or start over (stochbatch train --config {self.folder / TRIAL} "
                     f"--root {self.folder.parent} --again)"
                 )
-            self.trainer.load(state)
             place = Place(state["epoch"], state["step"])
+            try:
+                self.trainer.load(state)
+            except Exception as error:  # whatever an odd state leads to
+                if is_out_of_memory(error):
+                    raise
+                raise checkpoint.odd(path, one_line(error)) from error
             self.metrics, self.seconds = state["metrics"], state["seconds"]
             self.earlier = json.loads(state["environments"])
             if self.earlier and self.earlier[-1] == self.environment:
                 self.earlier.pop()
         self.ranks.first(lambda: write(self.folder / METRICS, "".join(self.metrics)))
-        self.observers.on_start(Start(self.trial, self.folder, *place, self.trainer.steps, note))
+        start = Start(self.trial, self.folder, *place, self.trainer.steps, note)
+        self._log_start(start)
+        self.observers.on_start(start)
         return place
 
     def _open(self, again: bool) -> checkpoint.Loaded:
-        """Return the last checkpoint of the folder, and what is to be said about it."""
+        """Return the last checkpoint of the folder."""
         if again:
             # Not before it is sure that there will be something instead.
-            finished.clear(self.folder)
-        write(self.folder / TRIAL, self.trial.model_dump_json(indent=1))
+            clear(self.folder)
+        else:
+            read_trial(self.folder)  # refuses the folder of another trial
+        remove_forgotten(self.folder, after=-math.inf)  # nobody else is at work here
         # To the host: whatever loads a state brings it where it belongs, in a dtype that is there.
-        return checkpoint.load(self.folder, put_aside=True)
+        loaded = checkpoint.load(self.folder, self.trial, put_aside=True)
+        write(self.folder / TRIAL, self.trial.model_dump_json(indent=1))
+        return loaded
+
+    def _log_start(self, start: Start) -> None:
+        place = f"{start.epoch} epochs and {start.batch} batches"
+        what = f"resumed after {place}" if start.resumed else "started"
+        self.log.open()
+        self.log.info(
+            f"trial {self.trial.hash} {what} on {self.device}, data {self.trainer.facts.key}, "
+            f"stochbatch {self.environment['stochbatch']}, torch {self.environment['torch']}"
+        )
+        if start.note:
+            self.log.note(logging.WARNING, start.note)
 
     def _epoch(self, epoch: int, first: int) -> dict[str, Any]:
         """Train, evaluate and save; return the line of metrics."""
@@ -209,6 +266,7 @@ class _Runner:
         self.trainer.schedule.step()
         metrics["seconds"] = time.monotonic() - self.began
         self.seconds, self.began = self.seconds + metrics["seconds"], math.inf
+        metrics |= {"trial": self.trial.folder, "data": self.trainer.facts.key}
         self.metrics.append(json.dumps(metrics) + "\n")
         if self.ranks.count > 1 and not _diverged(metrics):
             self.ranks.check_same(self.trainer.fingerprint(), "came to have different weights")
@@ -254,13 +312,15 @@ class _Runner:
         def to_disk() -> None:
             if with_metrics:
                 write(self.folder / METRICS, "".join(self.metrics))
-            checkpoint.save(self.folder, place, state)
+            checkpoint.save(self.folder, self.trial, place, state)
 
         self.ranks.first(to_disk)
         self.saved_at = time.monotonic()
 
     def _finish(self, status: str) -> Result:
         result = self.ranks.first(lambda: self._write_result(status))
+        accuracy = "" if result.accuracy is None else f": {result.accuracy.in_words()}"
+        self.log.info(f"{status} after {result.epochs} epochs{accuracy}")
         self.observers.on_end(result)
         return result
 
@@ -273,7 +333,9 @@ class _Runner:
             name: value.cpu().clone(memory_format=torch.contiguous_format)
             for name, value in network.state_dict().items()
         }
-        weights = safetensors.torch.save(copies, {"format": "pt"})
+        # One entry, as safetensors writes several in any order.
+        whose = json.dumps({"trial": self.trial.hash, "data": self.trainer.facts.key})
+        weights = safetensors.torch.save(copies, {"stochbatch": whose})
         result = Result(
             status=status,  # type: ignore[arg-type]
             trial=self.trial.model_dump(),

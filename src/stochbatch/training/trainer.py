@@ -127,7 +127,7 @@ class Trainer:
         self.trained = ranks.data_parallel(self.forward, self._laid_out(zeros))  # type: ignore[arg-type]
         self.optimizer = build_optimizer(trial, self.network)
         if isinstance(self.optimizer, SBS):
-            self.optimizer.on_slow_layers(logging.getLogger("stochbatch").info)
+            self.optimizer.on_slow_layers(logging.getLogger("stochbatch").warning)
             if device.type == "cpu":
                 # Not in the background: what eager and native steps report of layers differs in
                 # the sixth digit, and metrics must not depend on when a build ends.
@@ -274,21 +274,27 @@ class Trainer:
             "schedule": _plain(self.schedule.state_dict()),
             "scaler": self.scaler.state_dict(),
             "tally": self.ranks.sum(self.tally),
-            "normalisation": [list(part) for part in self.batches.normalisation],
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go back to where :meth:`state` was taken."""
+        """Go back to where :meth:`state` was taken, or raise if it does not fit."""
+        seeds = [group.get("seed") for group in self.optimizer.param_groups]
+        if [group.get("seed") for group in state["optimizer"]["param_groups"]] != seeds:
+            raise ValueError("its optimizer has another seed")
+        if state["step"] > self.steps:
+            raise ValueError(f"step {state['step']}, but an epoch has {self.steps} steps")
         self.network.load_state_dict(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.schedule.load_state_dict(state["schedule"])
+        if self.schedule.last_epoch != state["epoch"]:
+            raise ValueError(f"its schedule is at epoch {self.schedule.last_epoch}")
         # The schedule would warn if its first call came before one of the optimizer's.
         self.optimizer._opt_called = True  # type: ignore[attr-defined]
         self.scaler.load_state_dict(state["scaler"])
         self.tally = Tally.zeros(self.device)
         if self.ranks.rank == 0:  # it counts for all of them until now
-            both = zip(state["tally"], self.tally, strict=True)
-            self.tally = Tally(*(part.to(zero) for part, zero in both))
+            for mine, saved in zip(self.tally, state["tally"], strict=True):
+                mine.copy_(saved)
         self.network.train()
 
     def fingerprint(self) -> str:

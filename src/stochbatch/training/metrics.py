@@ -1,0 +1,72 @@
+"""The schema of ``metrics.jsonl``: one line of JSON per epoch."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+
+class LayerMetrics(BaseModel):
+    """What SBS did to one layer in an epoch."""
+
+    name: str
+    kind: str
+    size: int
+    probability: float | None
+    batches: float | None
+
+
+class EpochMetrics(BaseModel):
+    """A line of ``metrics.jsonl``; numbers that are not finite are null."""
+
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False)
+
+    epoch: int = Field(ge=0, strict=True)
+    lr: float
+    train_loss: float | None
+    train_accuracy: float
+    test_loss: float | None = None
+    test_accuracy: float | None = None
+    images_per_second: float
+    seconds: float
+    layers: list[LayerMetrics] = []
+    skipped_steps: int = 0
+    trial: str | None = None
+    """The first 16 digits of the trial's hash; lines of earlier versions have none."""
+    data: str | None = None
+    """The key of the data, see :class:`stochbatch.training.result.DataFacts`."""
+
+
+def parse(lines: list[bytes], trial: str) -> list[dict[str, Any]]:
+    """Return lines as dicts.
+
+    Args:
+        lines: of one run, all of its epochs so far.
+        trial: the first 16 digits of its trial's hash.
+
+    Raises:
+        ValueError: which line is odd, and why.
+    """
+    found = []
+    for number, line in enumerate(lines):
+        try:
+            epoch = EpochMetrics.model_validate_json(line)
+        except ValidationError as error:
+            raise ValueError(f"line {number + 1} is odd ({what_is_wrong(error)})") from None
+        if epoch.epoch != number:
+            raise ValueError(f"line {number + 1} is odd (it is of epoch {epoch.epoch})")
+        if epoch.trial not in (None, trial):
+            raise ValueError(f"line {number + 1} is of the trial {epoch.trial}, not of {trial}")
+        found.append(json.loads(line))
+    if len({line.get("data") for line in found}) > 1:
+        raise ValueError("its lines are of different data")
+    return found
+
+
+def what_is_wrong(error: ValidationError) -> str:
+    """Return the first thing that a schema refuses."""
+    first = error.errors(include_input=False, include_url=False)[0]
+    where = ".".join(map(str, first["loc"]))
+    return f"{where}: {first['msg']}" if where else first["msg"]
