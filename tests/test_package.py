@@ -5,6 +5,7 @@ import sys
 from importlib import metadata
 
 import stochbatch
+from tests.optim.cast import CAST
 
 PROBE = """
 import sys, torch
@@ -25,6 +26,55 @@ def test_import_brings_only_the_package_itself() -> None:
         [sys.executable, "-c", PROBE], capture_output=True, text=True, check=True
     )
     assert output.stdout.splitlines() == ["['stochbatch']", "['checks', 'optim']"]
+
+
+WITHOUT_NUMPY = """
+import io, sys
+
+class WithoutNumpy:
+    finders = list(sys.meta_path)
+
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "numpy":
+            return None
+        found = (finder.find_spec(name, path, target) for finder in self.finders)
+        return next((spec for spec in found if spec is not None), None)
+
+sys.meta_path[:] = [WithoutNumpy()]
+import torch
+import stochbatch
+from stochbatch.optim.article.algorithm2 import Algorithm2
+from tests.optim.cast import CAST, Problem, Row, make_plainly
+
+def masked(params):
+    return stochbatch.Masked(torch.optim.AdamW(params))
+
+rows = {
+    **CAST,
+    "Algorithm2": Row(Algorithm2, ({},), ()),
+    "Masked": Row(stochbatch.Masked, ({},), (), own_make=make_plainly(masked)),
+}
+for name, row in rows.items():
+    problem = Problem()
+    optimizer = row.make(problem, **row.good[0])
+    row.train(problem, optimizer, range(2))
+    saved = io.BytesIO()
+    torch.save(optimizer.state_dict(), saved)
+    saved.seek(0)
+    other = row.make(problem, **row.good[0])
+    other.load_state_dict(torch.load(saved, weights_only=True))
+    row.train(problem, other, range(2, 3))
+    print(name)
+assert "numpy" not in sys.modules
+"""
+
+
+def test_every_optimizer_works_without_numpy() -> None:
+    ignored = "ignore:Failed to initialize NumPy"  # which torch says itself
+    command = [sys.executable, "-W", "error", "-W", ignored, "-c", WITHOUT_NUMPY]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [*CAST, "Algorithm2", "Masked"]
 
 
 def test_torch_is_the_only_requirement() -> None:
