@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,18 @@ def test_the_example_of_a_comparison_by_hand_runs(tmp_path: Path) -> None:
     for method in ("SGD", "SBS"):
         assert re.search(rf"{method} +│ 2 +│ \d+\.\d+ %", result.stdout)
     assert (tmp_path / "runs" / "digits.png").exists()
+
+
+def test_the_example_of_algorithm_1_shows_a_gap_that_falls_with_the_square_of_the_rate(
+    tmp_path: Path,
+) -> None:
+    result = forked(["python", ROOT / "examples" / "algorithm1.py"], tmp_path)
+    assert result.returncode == 0, result.stderr
+    rows = [[float(number) for number in line.split()] for line in result.stdout.splitlines()[1:-1]]
+    assert len(rows) == 5
+    for before, after in pairwise(rows):
+        assert 3.3 < before[1] / after[1] < 4.2
+    assert (tmp_path / "runs" / "algorithm1.png").exists()
 
 
 def test_make_bench_runs_benchmarks_that_are_there() -> None:
