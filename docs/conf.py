@@ -38,8 +38,7 @@ def _add_fields(
     """Add the fields of a trial to its description, as they are declared."""
     if thing is Trial:
         for field, about in Trial.model_fields.items():
-            default = "" if about.default_factory else f" Default: `{about.default!r}`."
-            lines.append(f":param {field}: {about.description}{default}".replace("`", "``"))
+            lines.append(f":param {field}: {about.description}".replace("`", "``"))
 
 
 def setup(app: Any) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -48,13 +50,13 @@ def show(
 ) -> None:
     """Show a run: its trial, last epochs and learning curve; or compare several."""
     found = [find_run(run, root) for run in runs]
-    if len(found) > 1:
-        compare(found)
-    else:
+    if len(found) == 1:
         _show_one(found[0], last)
-    drawn = [run for run in found if run.metrics]
-    if drawn:
-        _draw(drawn, curve)
+    else:
+        found = _readable([run.folder for run in found], lambda run: run.metrics)
+        compare(found)
+    if any(run.metrics for run in found):
+        _draw(found, curve)
 
 
 def _show_one(run: RunFolder, last: int) -> None:
@@ -82,56 +84,55 @@ def _draw(runs: list[RunFolder], curve: Path | None) -> None:
     from stochbatch.report import learning_curve
     from stochbatch.report.curve import CurveError
 
+    several = len(runs) > 1
     try:
         picture = learning_curve(
-            runs, curve or (runs[0].folder / CURVE if len(runs) == 1 else Path(CURVES))
+            runs, curve or (Path(CURVES) if several else runs[0].folder / CURVE)
         )
     except CurveError as error:
         if curve is not None:
             raise
         say(f"no learning curve: {error}; --curve draws it elsewhere", err=True)
     else:
-        say(f"learning curve{'s' if len(runs) > 1 else ''}: {picture}")
+        say(f"learning curve{'s' if several else ''}: {picture}")
 
 
 def list_runs(root: Path) -> None:
-    """Print a row per run; folders that are damaged are named, and left out."""
-    from stochbatch.training import RunError, read_run
-
-    found = []
-    for folder in sorted(folder for folder in iterated(root) if folder.is_dir()):
-        try:
-            run = read_run(folder)
-            _state(run)
-        except RunError as error:
-            say(f"left out: {error}", err=True)
-        else:
-            found.append(run)
+    """Print a row per run."""
+    found = _readable(sorted(folder for folder in iterated(root) if folder.is_dir()), _state)
     if found:
         compare(found)
     else:
         say(f"There are no runs in {root}.")
 
 
+def _readable(folders: list[Path], look: Callable[[RunFolder], object]) -> list[RunFolder]:
+    """Return the runs in these folders that can be looked at, and name the others."""
+    from stochbatch.training import RunError, read_run
+
+    found = []
+    for folder in folders:
+        try:
+            run = read_run(folder)
+            look(run)
+        except RunError as error:
+            say(f"left out: {error}", err=True)
+        else:
+            found.append(run)
+    return found
+
+
 def compare(runs: list[RunFolder]) -> None:
     """Print a row per run: method, data, what differs from the others, state and result."""
-    names = [run.folder.name for run in runs]
-    length = next(
-        size
-        for size in range(SHORTEST, max(map(len, names)) + SHORTEST)
-        if len({name[:size] for name in names}) == len(set(names))
-    )
-    rows = [
-        (
-            run.folder.name[:length],
-            run.trial.method,
-            run.trial.dataset,
-            _state(run),
-            _percent(run),
-            differs,
-        )
-        for run, differs in zip(runs, differences([run.trial for run in runs]), strict=True)
-    ]
+    names = sorted(run.folder.name for run in runs)
+    alike = [len(os.path.commonprefix(pair)) for pair in pairwise(names)]
+    length = max([SHORTEST, *(letters + 1 for letters in alike)])
+    rows = []
+    for run, differs in zip(runs, differences([run.trial for run in runs]), strict=True):
+        accuracy = run.result.accuracy if run.result is not None else None
+        percent = "-" if accuracy is None else f"{accuracy.mean:.2f}"
+        facts = (run.trial.method, run.trial.dataset, _state(run), percent, differs)
+        rows.append((run.folder.name[:length], *facts))
     head = ("run", "method", "data", "state", "test %", "differs in")
     table(sorted(rows, key=lambda row: (row[2], row[1], row[5])), head, right=(4,))
 
@@ -226,11 +227,6 @@ def _state(run: RunFolder) -> str:
     if (run.folder / "error.json").exists():
         return "failed"
     return f"{len(run.metrics)} of {run.trial.epochs} epochs"
-
-
-def _percent(run: RunFolder) -> str:
-    accuracy = run.result.accuracy if run.result is not None else None
-    return "-" if accuracy is None else f"{accuracy.mean:.2f}"
 
 
 def _epoch(line: dict[str, Any]) -> list[str]:

@@ -27,7 +27,6 @@ app = typer.Typer(
     ),
 )
 
-CORES = usable_cores()
 Workers = Annotated[
     int | None,
     typer.Option(
@@ -35,7 +34,7 @@ Workers = Annotated[
         min=1,
         metavar="N",
         help="Trials to run in parallel (one thread each).",
-        show_default=f"{CORES}, or one per GPU",
+        show_default=f"{usable_cores()}, or one per GPU; ray: as many as there is room for",
     ),
 ]
 
@@ -166,16 +165,7 @@ def run(
     engine: Annotated[
         str, typer.Option(help="local: processes of this machine; ray: a cluster, or this machine.")
     ] = "local",
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            "--workers",
-            min=1,
-            metavar="N",
-            help="Trials to run in parallel (one thread each).",
-            show_default=f"{CORES}, or one per GPU; ray: as many as there is room for",
-        ),
-    ] = None,
+    workers: Workers = None,
     address: Annotated[
         str | None,
         typer.Option(
