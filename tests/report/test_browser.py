@@ -80,7 +80,7 @@ def test_the_filter_hides_rows_and_dims_cells(address: str, tmp_path: Path) -> N
 def comparison(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Six methods, of which three have SGD in their names; one trial each."""
     results = made_up(STUDIES["comparison"], SCALES["demo"], epochs(0.1))
-    return write_report(results, tmp_path_factory.mktemp("comparison")).as_uri()
+    return write_report(results, tmp_path_factory.mktemp("comparison"), figures=False).as_uri()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ import pytest
 from PIL import Image
 
 from stochbatch.report import learning_curve
-from stochbatch.report.curve import CurveError, batches_by_kind, draw
+from stochbatch.report.batch_sizes import batches, kind_of
+from stochbatch.report.curve import CurveError, draw
 from stochbatch.training import Trial
 from tests.trained import trained
 
@@ -92,7 +93,7 @@ def test_layers_without_numbers_are_left_out_of_the_mean() -> None:
         {"kind": "conv", "size": 1, "batches": 2.0},
         {"kind": "conv", "size": 9, "batches": None},
     ]
-    assert batches_by_kind([{"layers": layers}]) == {"conv": [2.0]}
+    assert batches([{"layers": layers}], kind_of) == {"conv": [2.0]}
 
 
 def test_without_an_epoch_there_is_no_curve(tmp_path: Path) -> None:

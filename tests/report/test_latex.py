@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from stochbatch.report import write_report
-from stochbatch.report.latex import latex
 from stochbatch.report.layout import Layout
+from stochbatch.report.writers import latex
 from stochbatch.studies import SCALES, STUDIES, Published, Study, collect
 from tests.report.test_figures import epochs, made_up
 from tests.studies.test_statistics import FULL, results
@@ -87,7 +87,7 @@ def test_latex_accepts_the_tables_of_every_study(tmp_path: Path) -> None:
 
 def test_where_nothing_is_published_nothing_is_said_of_it(tmp_path: Path) -> None:
     found = made_up(STUDIES["readings"], SCALES["paper"], epochs(0.1))
-    page = write_report(found, tmp_path / "report").read_text(encoding="utf-8")
+    page = write_report(found, tmp_path / "report", figures=False).read_text(encoding="utf-8")
     table, tex = (
         (tmp_path / f"report/table.{form}").read_text(encoding="utf-8") for form in ("md", "tex")
     )

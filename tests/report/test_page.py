@@ -14,11 +14,12 @@ import pytest
 from PIL import Image
 
 from stochbatch.report import ReportError, write_report
-from stochbatch.report.curve import COLOURS
 from stochbatch.report.figures import gallery
-from stochbatch.report.latex import latex
-from stochbatch.report.layout import Layout, between, number, ours, probability, signed
-from stochbatch.report.plotting import ARTICLE, style, style_at
+from stochbatch.report.formatting import between, mean_of_trials, number, p_value, signed
+from stochbatch.report.layout import Layout
+from stochbatch.report.page import page as render
+from stochbatch.report.plotting import ARTICLE, COLOURS, style, style_at
+from stochbatch.report.writers import latex
 from stochbatch.studies import SCALES, STUDIES, Study, collect
 from stochbatch.studies.statistics import Interval, statistics
 from tests.report.finished_study import (
@@ -162,7 +163,8 @@ def test_other_times_change_nothing_but_their_section(tmp_path: Path) -> None:
     root = shutil.copytree(finished_study().root, tmp_path / "runs")
     pages = []
     for _ in range(2):
-        text = write_report(collect(STUDY, SCALE, root, only=ONLY), tmp_path / "a").read_text()
+        found = collect(STUDY, SCALE, root, only=ONLY)
+        text = write_report(found, tmp_path / "a", figures=False).read_text()
         pages.append(re.split(r"<section id=\"times\">.*?</section>", text, flags=re.S))
         pages[-1].append(text)
         for path in root.glob("*/result.json"):
@@ -194,8 +196,8 @@ def test_the_markdown_is_laid_out_as_in_the_article(written: Path) -> None:
     head = lines.index("| batch size | SGD | SBS |")
     sgd, sbs = statistics(finished_study()).cells
     assert lines[head + 2] == (
-        f"| 16 | {ours(sgd)}; {number(None)}; not comparable "
-        f"| {ours(sbs)}; {number(None)}; not comparable |"
+        f"| 16 | {mean_of_trials(sgd)}; {number(None)}; not comparable "
+        f"| {mean_of_trials(sbs)}; {number(None)}; not comparable |"
     )
 
 
@@ -221,12 +223,11 @@ def test_a_curve_tells_its_ends_in_words() -> None:
 
 
 def test_methods_are_told_apart_without_colours() -> None:
-    assert len({(one.line, one.marker) for one in ARTICLE.values()}) == len(ARTICLE)
-    assert len({one.marker for one in ARTICLE.values()}) == len(ARTICLE)
+    assert len({marker for _, _, marker in ARTICLE.values()}) == len(ARTICLE)
     others = [style(f"label {position}", position) for position in range(12)]
     all_of_them = [*ARTICLE.values(), *others]
-    assert len({(one.line, one.marker) for one in all_of_them}) == len(all_of_them)
-    assert len({(one.line, one.marker) for one in map(style_at, range(42))}) == 42
+    assert len({one[1:] for one in all_of_them}) == len(all_of_them)
+    assert len({one[1:] for one in map(style_at, range(42))}) == 42
     assert style("acc-sgd", 0) == style("Accelerated-SGD", 5)
 
 
@@ -238,7 +239,7 @@ def test_every_colour_is_seen_on_white() -> None:
         ]
         return sum(f * part for f, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
-    for colour in (*COLOURS, *(one.color for one in ARTICLE.values())):
+    for colour in (*COLOURS, *(colour for colour, _, _ in ARTICLE.values())):
         assert 1.05 / (light(colour) + 0.05) >= 3, colour
 
 
@@ -258,7 +259,7 @@ def test_what_was_trained_is_told_by_the_trials(name: str, scale: str, says: str
 
 
 def test_cells_that_were_not_run_are_missing_and_not_zero(tmp_path: Path) -> None:
-    text = write_report(begun_study(), tmp_path).read_text()
+    text = write_report(begun_study(), tmp_path, figures=False).read_text()
     assert "6 finished, 0 diverged, 0 failed, 6 missing." in " ".join(text.split())
     assert text.count("too few trials") >= 1
     rows = list(csv.DictReader((tmp_path / "table.csv").read_text().splitlines()))
@@ -266,7 +267,7 @@ def test_cells_that_were_not_run_are_missing_and_not_zero(tmp_path: Path) -> Non
 
 
 def test_a_comparable_cell_has_its_verdict(tmp_path: Path) -> None:
-    text = write_report(comparable_study(), tmp_path).read_text()
+    text = write_report(comparable_study(), tmp_path, figures=False).read_text()
     assert '<span class="verdict lower">lower</span>' in text
     assert "not comparable" not in text
     assert r"\downarrow" in (tmp_path / "table.tex").read_text()
@@ -297,11 +298,22 @@ def test_every_study_has_a_report_before_it_is_run(name: str, tmp_path: Path) ->
 
 
 def test_the_page_says_which_figures_are_left_out_and_how_to_get_them(tmp_path: Path) -> None:
-    results = made_up(STUDIES["partial-data"], SCALES["demo"], epochs(0.1))
-    text = write_report(results, tmp_path).read_text(encoding="utf-8")
+    layout = Layout.of(made_up(STUDIES["partial-data"], SCALES["demo"], epochs(0.1)))
+    found = gallery(layout)
+    text = render(layout, tmp_path, found, {sketch.name: b"" for sketch in found.sketches})
     Page(text)
     assert "curves of other batch sizes than 16" in text
     assert "<code>--only &#39;batch size=32&#39;</code>" in text
+
+
+def test_a_report_without_figures_has_everything_else(written: Path, tmp_path: Path) -> None:
+    page = write_report(finished_study(), tmp_path, figures=False)
+    names = {path.name for path in written.parent.iterdir()} - {"figures"}
+    assert {path.name for path in tmp_path.iterdir()} == names
+    for name in names - {"index.html"}:
+        assert (tmp_path / name).read_bytes() == (written.parent / name).read_bytes()
+    assert "written without figures" in page.read_text()
+    assert Page(page.read_text()).all("img") == []
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
@@ -316,7 +328,7 @@ def test_numbers_are_written_for_readers() -> None:
     assert (number(-0.001), number(None), signed(0.001)) == ("0.00", "–", "0.00")  # noqa: RUF001
     assert (signed(1.234), signed(-1.0)) == ("+1.23", "-1.00")
     assert between(Interval(-1, 2)) == "-1.00 to +2.00"
-    assert (probability(0.0001), probability(0.0512)) == ("< 0.001", "0.051")
+    assert (p_value(0.0001), p_value(0.0512)) == ("< 0.001", "0.051")
 
 
 def test_folders_of_runs_elsewhere_are_linked_relatively(page: Page) -> None:
@@ -351,7 +363,7 @@ def test_labels_of_any_kind_leave_tables_whole(tmp_path: Path) -> None:
         """,
         "odd",
     )
-    write_report(made_up(study, SCALES["paper"], epochs(0.1)), tmp_path)
+    write_report(made_up(study, SCALES["paper"], epochs(0.1)), tmp_path, figures=False)
     rows = read_csv(tmp_path / "table.csv")
     assert [row["odd"] for row in rows[::2]] == ["a | b", "two\nlines", "-4"]
     assert {row["mean"] for row in rows} == {"20"}

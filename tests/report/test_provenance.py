@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from stochbatch.report import write_report
-from stochbatch.report.latex import escaped, latex
 from stochbatch.report.layout import Layout
+from stochbatch.report.writers import escaped, latex
 from stochbatch.studies import SCALES, collect
 from tests.report.finished_study import ONLY, SCALE, STUDY, finished_study
 from tests.studies.test_statistics import results
@@ -68,7 +68,7 @@ def test_what_is_not_is_said_above_the_tables(
     change: Callable[[dict[str, Any]], None], says: str, tmp_path: Path
 ) -> None:
     layout = changed(tmp_path, change)
-    page = write_report(layout.results, tmp_path / "report").read_text(encoding="utf-8")
+    page = write_report(layout.results, tmp_path / "report", figures=False).read_text()
     assert page.index(says) < page.index("<table")
     text = (tmp_path / "report/table.md").read_text(encoding="utf-8")
     assert text.index(says) < text.index("| --- |")
@@ -117,6 +117,26 @@ def test_another_machine_is_not_spoken_of(tmp_path: Path) -> None:
     assert len(layout.cautions) == 1  # that it is a part of the study
 
 
+def test_instruction_sets_that_differ_within_a_cell_are_spoken_of(tmp_path: Path) -> None:
+    both = iter(["AVX2", "AVX512", "AVX2", "AVX2", "AVX2", "AVX2"])
+    layout = changed(
+        tmp_path,
+        lambda result: result["environment"].update(instruction_set=next(both)),
+        count=6,
+    )
+    assert layout.cautions[-1] == (
+        "In 1 of 2 cells the trials ran on processors with different instruction sets "
+        "(AVX2, AVX512): their last digits may differ."
+    )
+
+
+def test_an_instruction_set_that_an_older_result_lacks_is_not_spoken_of(tmp_path: Path) -> None:
+    def older(result: dict[str, Any]) -> None:
+        result["environment"].pop("instruction_set", None)
+
+    assert len(changed(tmp_path, older, count=3).cautions) == 1
+
+
 def test_a_part_says_that_it_is_one() -> None:
     study = finished_study()
     part = collect(STUDY, SCALE, study.root, only=ONLY, repetitions=2)
@@ -135,6 +155,6 @@ def test_diverged_trials_are_seen_in_every_table(tmp_path: Path) -> None:
     assert r"$^{\dagger}$ &" in text
     assert "Dagger: some of its trials diverged" in text
     assert "Trials a cell: 0 to 3." in text
-    write_report(layout.results, tmp_path)
+    write_report(layout.results, tmp_path, figures=False)
     for name in ("index.html", "table.md"):
         assert "(3, 3 diverged)" in (tmp_path / name).read_text(encoding="utf-8")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from stochbatch.report import verdicts, write_report
+from stochbatch.report import write_report
 from stochbatch.report.layout import Layout
-from stochbatch.report.verdicts import CHOICE, UNEQUAL, head, notes
+from stochbatch.report.tables import CHOICE, UNEQUAL, claims
 from stochbatch.studies import StudyResults
 from stochbatch.studies.statistics import statistics
 from tests.report.finished_study import finished_study
@@ -25,7 +25,7 @@ def several() -> StudyResults:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_report(several(), tmp_path_factory.mktemp("report")).parent
+    return write_report(several(), tmp_path_factory.mktemp("report"), figures=False).parent
 
 
 def test_the_csv_has_one_line_a_claim_and_place_with_every_number(folder: Path) -> None:
@@ -57,7 +57,7 @@ def test_the_page_names_both_sides_and_how_they_were_chosen(folder: Path) -> Non
 
 
 def rows(layout: Layout) -> list[list[str]]:
-    return [verdicts.row(layout, found) for found in layout.claims]
+    return claims(layout).rows
 
 
 def test_markdown_and_latex_name_them_too(folder: Path) -> None:
@@ -73,16 +73,16 @@ def test_markdown_and_latex_name_them_too(folder: Path) -> None:
 
 def test_a_single_claim_between_two_labels_needs_neither_names_nor_a_choice() -> None:
     layout = Layout.of(finished_study())
-    assert head(layout)[:3] == ["better", "than", "pairs"]
-    assert CHOICE not in notes(layout)
+    assert claims(layout).head[:3] == ["better", "than", "pairs"]
+    assert CHOICE not in claims(layout).notes
 
 
 def test_a_side_with_more_labels_is_said_to_have_an_advantage() -> None:
-    assert UNEQUAL in notes(Layout.of(several()))  # one label of SBS has not been run
-    assert UNEQUAL not in notes(Layout.of(results(LOW, MIDDLE, HIGH, LOW, study=STUDY)))
+    assert UNEQUAL in claims(Layout.of(several())).notes  # one label of SBS has not been run
+    assert UNEQUAL not in claims(Layout.of(results(LOW, MIDDLE, HIGH, LOW, study=STUDY))).notes
     unequal = STUDY.claims[0].model_copy(update={"than": ("sgd 1",)})
     study = STUDY.model_copy(update={"claims": [unequal]})
-    assert UNEQUAL in notes(Layout.of(results(LOW, study=study)))
+    assert UNEQUAL in claims(Layout.of(results(LOW, study=study))).notes
 
 
 def test_labels_that_were_narrowed_away_are_not_said_to_lack_trials() -> None:

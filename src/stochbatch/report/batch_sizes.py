@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from stochbatch.optional import optional
-from stochbatch.report.curve import batches_by_kind, batches_by_layer
-from stochbatch.report.groups import Group, cells_along, file_name, in_brackets, over_trials
-from stochbatch.report.layout import Layout, joined
-from stochbatch.report.plotting import Panel, Sketch, draw_line, style_at
+from stochbatch.report.formatting import joined
+from stochbatch.report.layout import Group, Layout
+from stochbatch.report.plotting import (
+    Point,
+    Sketch,
+    file_name,
+    in_brackets,
+    over_trials,
+    panel_of,
+    style_at,
+)
 from stochbatch.studies.results import Outcome
 
 if TYPE_CHECKING:
@@ -21,40 +28,81 @@ NAMED = 40
 ROW = 0.14
 """Inches of a named layer."""
 
-Curves = dict[str, list[float]]
-"""Images, epoch after epoch, of each kind or layer."""
+Layers = Callable[[Mapping[str, Any]], str]
+"""Which layers are taken together: those of which it returns the same."""
+
+
+def kind_of(layer: Mapping[str, Any]) -> str:
+    """Take together layers of one kind."""
+    return str(layer["kind"])
+
+
+def name_of(layer: Mapping[str, Any]) -> str:
+    """Keep every layer apart."""
+    return f"{layer['name']} ({layer['kind']})"
+
+
+def batches(metrics: Sequence[Mapping[str, Any]], by: Layers) -> dict[str, list[float]]:
+    """Return for some layers together their mean number of batches, an epoch after the other.
+
+    Every weight counts alike, so a large layer counts more than a small one.
+
+    Example:
+        >>> from stochbatch.report.batch_sizes import batches, kind_of
+        >>> layers = [
+        ...     {"kind": "conv", "size": 3, "batches": 1.0},
+        ...     {"kind": "conv", "size": 1, "batches": 5.0},
+        ...     {"kind": "bias", "size": 7, "batches": None},
+        ... ]
+        >>> batches([{"epoch": 0, "layers": layers}], kind_of)
+        {'conv': [2.0], 'bias': [nan]}
+    """
+    found: dict[str, list[float]] = {}
+    for epoch, line in enumerate(metrics):
+        sums: dict[str, tuple[float, int]] = {}
+        for layer in line.get("layers") or ():
+            curve = found.setdefault(by(layer), [math.nan] * len(metrics))
+            if layer["batches"] is not None:
+                total, size = sums.get(by(layer), (0.0, 0))
+                total, size = total + layer["size"] * layer["batches"], size + layer["size"]
+                sums[by(layer)] = total, size
+                curve[epoch] = total / size
+    return found
 
 
 def by_kind(layout: Layout, axis: str, group: Group) -> Sketch | None:
     """Draw the kinds of layers as lines, a panel for each cell of a group that is of SBS."""
-    panels: dict[str, Curves] = {}
-    for label, _, cell in cells_along(layout, axis, group):
-        if curves := _means((trial, batches_by_kind(trial.metrics)) for trial in cell.done):
-            panels[label] = curves
-    if not panels:
+    found = {label: _in_images(cell.done, kind_of) for label, _, cell in layout.along(axis, group)}
+    cells = {label: curves for label, curves in found.items() if curves}
+    if not cells:
         return None
-    names = list(dict.fromkeys(kind for curves in panels.values() for kind in curves))
+    kinds = dict.fromkeys(kind for curves in cells.values() for kind in curves)
 
-    def panel_of(label: str) -> Panel:
-        def draw(panel: Axes) -> None:
-            for position, kind in enumerate(names):
-                if values := panels[label].get(kind):
-                    how = style_at(position)
-                    draw_line(panel, range(1, len(values) + 1), values, how, kind)
-            panel.set(xlabel="epoch", ylabel="images", title=label)
-
-        return draw
+    def points(values: Sequence[float]) -> list[Point]:
+        return [(epoch, value, value, value) for epoch, value in enumerate(values, 1)]
 
     ends = "; ".join(
         f"{label}: " + joined([f"{kind} {values[-1]:.0f}" for kind, values in curves.items()])
-        for label, curves in panels.items()
+        for label, curves in cells.items()
     )
     title = f"Effective batch size by kind of layer{in_brackets(group)}"
     return Sketch(
         file_name("batches", group),
         f"{title}: images in the average gradient of a weight, mean over weights and trials.",
         f"Line chart. {title}, over the epochs. In the last epoch, in images: {ends}.",
-        tuple(panel_of(label) for label in panels),
+        [
+            panel_of(
+                {
+                    kind: (style_at(position), points(curves[kind]))
+                    for position, kind in enumerate(kinds)
+                    if kind in curves
+                },
+                xlabel="epoch",
+                ylabel="images",
+                title=label,
+            )
+            for label, curves in cells.items()
+        ],
     )
 
 
@@ -62,37 +110,35 @@ def by_layer(layout: Layout, axis: str, groups: Iterable[Group]) -> list[tuple[G
     """Draw every cell of SBS as a map: a row for each layer, a column for each epoch."""
     found = []
     for group in groups:
-        for label, _, cell in cells_along(layout, axis, group):
-            place = {**group, axis: label}
-            curves = _means((trial, batches_by_layer(trial.metrics)) for trial in cell.done)
+        for label, _, cell in layout.along(axis, group):
+            curves = _in_images(cell.done, name_of)
             if any(math.isfinite(value) for values in curves.values() for value in values):
-                found.append((place, _map(curves, place, _images(cell.done[0]))))
+                place = {**group, axis: label}
+                found.append((place, _map(curves, place, _batch(cell.done[0]))))
     return found
 
 
-def _means(trials: Iterable[tuple[Outcome, Curves]]) -> Curves:
-    """Return the means over the trials that have a number, in images."""
-    found: dict[str, list[list[float | None]]] = {}
-    for trial, curves in trials:
-        size = _images(trial)
-        for name, batches in curves.items():
-            images = [size * count if math.isfinite(count) else None for count in batches]
-            found.setdefault(name, []).append(images)
+def _in_images(trials: Iterable[Outcome], by: Layers) -> dict[str, list[float]]:
+    """Return the means over the trials that have a number; NaN where none has."""
+    found: dict[str, list[list[float]]] = {}
+    for trial in trials:
+        for name, curve in batches(trial.metrics, by).items():
+            found.setdefault(name, []).append([_batch(trial) * count for count in curve])
     return {name: _mean(curves) for name, curves in found.items()}
 
 
-def _images(trial: Outcome) -> int:
+def _mean(curves: Sequence[Sequence[float]]) -> list[float]:
+    means = {epoch: mean for epoch, _, mean, _ in over_trials(curves)}
+    return [means.get(epoch + 1, math.nan) for epoch in range(max(map(len, curves)))]
+
+
+def _batch(trial: Outcome) -> int:
     """Return the images of a batch, which is never more than the whole training set."""
     there = trial.result.data.train_images if trial.result else trial.trial.batch_size
     return min(trial.trial.batch_size, there)
 
 
-def _mean(curves: Sequence[Sequence[float | None]]) -> list[float]:
-    means = {epoch: mean for epoch, _, mean, _ in over_trials(curves)}
-    return [means.get(epoch + 1, math.nan) for epoch in range(max(map(len, curves)))]
-
-
-def _map(curves: Curves, place: Group, batch_size: int) -> Sketch:
+def _map(curves: Mapping[str, list[float]], place: Group, batch_size: int) -> Sketch:
     title = f"Effective batch size by layer{in_brackets(place)}"
     last = {name: values[-1] for name, values in curves.items() if math.isfinite(values[-1])}
     ends = ""
@@ -108,17 +154,19 @@ def _map(curves: Curves, place: Group, batch_size: int) -> Sketch:
         "and over trials; layers of a kind stand together, in the order of the network.",
         f"Map of colours. {title}, in images; {len(curves)} rows of layers, "
         f"columns are epochs.{ends}",
-        (lambda panel: _draw_map(panel, curves, batch_size),),
+        [lambda panel: _draw_map(panel, curves, batch_size)],
         height=max(Sketch.height, ROW * min(NAMED, len(curves))),
     )
 
 
-def _draw_map(panel: Axes, curves: Curves, batch_size: int) -> None:
+def _draw_map(panel: Axes, curves: Mapping[str, list[float]], batch_size: int) -> None:
     names, rows = list(curves), list(curves.values())
     epochs = max(map(len, rows))
     picture = [[*row, *[math.nan] * (epochs - len(row))] for row in rows]
     highest = max(value for row in rows for value in row if math.isfinite(value))
-    ticks = _ticks(batch_size, highest)
+    # From one batch to twice as much or more: where all layers are nearly alike, so are colours.
+    ratio = max(highest / batch_size, 2.0) ** 0.25
+    ticks = [batch_size * ratio**step for step in range(5)]
     image = panel.imshow(
         picture,
         aspect="auto",
@@ -133,12 +181,3 @@ def _draw_map(panel: Axes, curves: Curves, batch_size: int) -> None:
     named = range(0, len(names), math.ceil(len(names) / NAMED))
     panel.set_yticks(named, [names[row] for row in named], fontsize=7)
     panel.set(xlabel="epoch")
-
-
-def _ticks(low: float, high: float) -> Sequence[float]:
-    """Return five numbers with equal ratios, from one batch to twice as much or more.
-
-    Where all layers are nearly alike, their colours are, too.
-    """
-    ratio = max(high / low, 2.0) ** 0.25
-    return [low * ratio**step for step in range(5)]

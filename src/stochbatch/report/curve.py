@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import os
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stochbatch.files import write_atomically
 from stochbatch.optional import optional
+from stochbatch.report.batch_sizes import batches, kind_of
+from stochbatch.report.plotting import COLOURS, MARKERS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,10 +20,6 @@ if TYPE_CHECKING:
 
     from stochbatch.training import RunFolder, Trial
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#C08000", "#2F93CF", "#000000")
-"""Okabe and Ito's, which most colour-blind people can tell apart; orange and sky blue darkened, so
-that all of them have a contrast of 3 to 1 with white."""
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 FORMATS = ("png", "svg", "pdf")
 FEW = 25
 """Up to so many epochs each has a marker, so that a single one is seen."""
@@ -125,7 +122,7 @@ def _draw_rates(panel: Axes, runs: Sequence[RunFolder]) -> None:
 def _draw_batches(panel: Axes, runs: Sequence[RunFolder]) -> None:
     for run, line in zip(runs, cycle(("-", "--", "-.", ":")), strict=False):
         for (kind, values), colour, marker in zip(
-            batches_by_kind(run.metrics).items(), cycle(COLOURS), cycle(MARKERS), strict=False
+            batches(run.metrics, kind_of).items(), cycle(COLOURS), cycle(MARKERS), strict=False
         ):
             panel.plot(
                 _epochs(run),
@@ -137,57 +134,6 @@ def _draw_batches(panel: Axes, runs: Sequence[RunFolder]) -> None:
                 label=kind if len(runs) == 1 else f"{_label(run)}, {kind}",
             )
     panel.set_ylabel("mean batches of a weight")
-
-
-def batches_by_kind(metrics: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
-    """Return for each kind of layer its mean number of batches, an epoch after the other.
-
-    Every weight counts alike, so a large layer counts more than a small one.
-
-    Example:
-        >>> from stochbatch.report.curve import batches_by_kind
-        >>> layers = [
-        ...     {"kind": "conv", "size": 3, "batches": 1.0},
-        ...     {"kind": "conv", "size": 1, "batches": 5.0},
-        ...     {"kind": "bias", "size": 7, "batches": 4.0},
-        ... ]
-        >>> batches_by_kind([{"epoch": 0, "layers": layers}])
-        {'conv': [2.0], 'bias': [4.0]}
-    """
-    kinds = dict.fromkeys(layer["kind"] for line in metrics for layer in line.get("layers") or ())
-    curves: dict[str, list[float]] = {kind: [] for kind in kinds}
-    for line in metrics:
-        total: dict[str, float] = defaultdict(float)
-        size: dict[str, int] = defaultdict(int)
-        for layer in line.get("layers") or ():
-            if layer["batches"] is not None:
-                total[layer["kind"]] += layer["size"] * layer["batches"]
-                size[layer["kind"]] += layer["size"]
-        for kind, curve in curves.items():
-            curve.append(total[kind] / size[kind] if size[kind] else float("nan"))
-    return curves
-
-
-def batches_by_layer(metrics: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
-    """Return for each layer its mean number of batches, an epoch after the other.
-
-    Example:
-        >>> from stochbatch.report.curve import batches_by_layer
-        >>> layer = {"name": "features.0.weight", "kind": "conv", "size": 3}
-        >>> epochs = [{"layers": [{**layer, "batches": number}]} for number in (1.5, None)]
-        >>> batches_by_layer(epochs)
-        {'features.0.weight (conv)': [1.5, nan]}
-    """
-    rows = [
-        {f"{one['name']} ({one['kind']})": one["batches"] for one in line.get("layers") or ()}
-        for line in metrics
-    ]
-    names = dict.fromkeys(name for row in rows for name in row)
-    column = {name: [row.get(name) for row in rows] for name in names}
-    return {
-        name: [math.nan if value is None else float(value) for value in values]
-        for name, values in column.items()
-    }
 
 
 def _epochs(run: RunFolder) -> list[int]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, get_args
@@ -16,14 +16,15 @@ from stochbatch.studies.results import CellOutcomes, Outcome, Status, StudyResul
 from stochbatch.studies.statistics import (
     CellStatistics,
     ClaimStatistics,
-    Interval,
     StudyStatistics,
     statistics,
 )
+from stochbatch.training import RunError
 
 BATCH_SIZE = "batch size"
-NONE = "\N{EN DASH}"
-NOT_COMPARABLE = "not comparable"
+
+Group = dict[str, str]
+"""Labels on the axes that a figure keeps fixed."""
 
 
 @dataclass(frozen=True)
@@ -48,16 +49,6 @@ class Layout:
         return list(dict.fromkeys(cell.cell.coordinates[axis] for cell in self.results.cells))
 
     @cached_property
-    def columns(self) -> list[str]:
-        """Labels of the last axis."""
-        return self.labels(self.axes[-1])
-
-    @cached_property
-    def rows(self) -> list[tuple[str, ...]]:
-        """Labels of all other axes; one empty row if there are none."""
-        return list(dict.fromkeys(cell.cell.key[:-1] for cell in self.results.cells))
-
-    @cached_property
     def by_key(self) -> dict[tuple[str, ...], CellStatistics]:
         """Statistics of the cells by their labels."""
         return {found.cell.key: found for found in self.statistics.cells}
@@ -78,23 +69,53 @@ class Layout:
         """The cells whose weights move at random, each with its update probability."""
         return [found for found in self.statistics.cells if found.update_probability is not None]
 
-    def claims_on(self, cell: Cell) -> list[ClaimStatistics]:
-        """Return the claims that a cell is claimed to be better in."""
-        return [found for found in self.claims if found.cell.key == cell.key]
-
-    @cached_property
-    def outcomes_by_key(self) -> dict[tuple[str, ...], CellOutcomes]:
-        """The trials of the cells by their labels."""
-        return {found.cell.key: found for found in self.results.cells}
-
-    def cell(self, row: tuple[str, ...], column: str) -> CellStatistics | None:
-        """Return what stands in a place; None where the grid was narrowed."""
-        return self.by_key.get((*row, column))
+    def verdicts_on(self, cell: Cell) -> list[str]:
+        """Return the verdicts of the claims that a cell is better."""
+        return [found.verdict for found in self.claims if found.cell.key == cell.key]
 
     @cached_property
     def trials(self) -> list[Outcome]:
         """The distinct trials."""
         return self.results.trials
+
+    @cached_property
+    def unreadable(self) -> dict[str, str]:
+        """Why the metrics of a run that is over cannot be read, by its trial's hash."""
+        found = {}
+        for outcome in self.trials:
+            try:
+                _ = outcome.result and outcome.metrics
+            except RunError as error:
+                found[outcome.trial.hash] = str(error)
+        return found
+
+    @cached_property
+    def _drawn(self) -> dict[tuple[str, ...], CellOutcomes]:
+        """The cells by their labels, with the trials that figures are drawn of."""
+        out = self.unreadable
+        found = {}
+        for cell in self.results.cells:
+            done = tuple(one for one in cell.done if not out or one.trial.hash not in out)
+            if done:
+                found[cell.cell.key] = replace(cell, outcomes=done)
+        return found
+
+    def places(self, *but: str) -> list[Group]:
+        """Return the places on all axes but these, in order."""
+        found: dict[tuple[str, ...], Group] = {}
+        for cell in self.results.cells:
+            group = {name: text for name, text in cell.cell.coordinates.items() if name not in but}
+            found.setdefault(tuple(group.values()), group)
+        return list(found.values())
+
+    def along(self, axis: str, group: Group) -> list[tuple[str, int, CellOutcomes]]:
+        """Return label, position and trials of the cells along an axis that can be drawn."""
+        found = []
+        for position, label in enumerate(self.labels(axis)):
+            place = {**group, axis: label}
+            if cell := self._drawn.get(tuple(place[name] for name in self.axes)):
+                found.append((label, position, cell))
+        return found
 
     @cached_property
     def counts(self) -> dict[str, int]:
@@ -105,10 +126,8 @@ class Layout:
     @property
     def verdicts(self) -> str:
         """How often each verdict was reached; empty if there is none to reach."""
-        of_cells: Counter[str] = Counter(
-            found.verdict for found in self.statistics.cells if found.verdict
-        )
-        of_claims: Counter[str] = Counter(found.verdict for found in self.claims)
+        of_cells = Counter(str(one.verdict) for one in self.statistics.cells if one.verdict)
+        of_claims = Counter(str(one.verdict) for one in self.claims)
         return "; ".join(
             f"{what} " + ", ".join(f"{counted[name]} {name}" for name in sorted(counted))
             for what, counted in (("cells", of_cells), ("claims", of_claims))
@@ -118,10 +137,15 @@ class Layout:
     @cached_property
     def cautions(self) -> list[str]:
         """What a reader has to know before the tables: sentences."""
-        found = cautions(self.trials)
+        found = cautions(self.results)
         if self.results.narrowed:
             over = ", and p values are corrected over them alone" if self.claims else ""
             found.insert(0, f"This is a part of the study: {self.results.narrowed}{over}.")
+        found += [
+            f"A run is in the tables with its result, but not in figures and update "
+            f"probabilities, as its metrics cannot be read: {error}."
+            for error in self.unreadable.values()
+        ]
         return found
 
     @property
@@ -158,10 +182,9 @@ class Layout:
     @property
     def comparable(self) -> str:
         """A sentence on what may be compared with the article."""
-        scale = self.results.scale
         if self.results.study.published is None:
             return "The article has no such table, so there is nothing published to compare with."
-        if scale.comparable:
+        if self.results.scale.comparable:
             return "Accuracies may be compared with the published ones."
         shown = any(cell.cell.published for cell in self.results.cells)
         return (
@@ -177,57 +200,3 @@ def _part(share: float) -> str:
         return "all"
     near = Fraction(share).limit_denominator(1000)
     return str(near) if math.isclose(near, share) and near.numerator == 1 else f"{share:g}"
-
-
-def number(value: float | None, digits: int = 2) -> str:
-    """Return a number for a reader; a dash for none."""
-    if value is None:
-        return NONE
-    text = f"{value:.{digits}f}"
-    return text.removeprefix("-") if float(text) == 0 else text
-
-
-def signed(value: float | None) -> str:
-    """Return a difference with its sign."""
-    if value is None:
-        return NONE
-    text = number(value)
-    return f"+{text}" if float(text) > 0 else text
-
-
-def between(interval: Interval | None) -> str:
-    """Return both ends of an interval of differences."""
-    if interval is None:
-        return NONE
-    return f"{signed(interval.low)} to {signed(interval.high)}"
-
-
-def probability(value: float | None) -> str:
-    """Return a p value."""
-    if value is None:
-        return NONE
-    return "< 0.001" if value < 0.001 else f"{value:.3f}"
-
-
-def share(value: float | None) -> str:
-    """Return an update probability."""
-    return NONE if value is None else f"{value:.3f}"
-
-
-def ours(found: CellStatistics) -> str:
-    """Return a cell's mean, half the width of its interval and its number of trials."""
-    if found.mean is None:
-        return NONE
-    half = f" ± {number(found.interval.half_width)}" if found.interval else ""
-    diverged = f", {found.diverged} diverged" if found.diverged else ""
-    return f"{number(found.mean)}{half} ({found.n}{diverged})"
-
-
-def verdict(found: CellStatistics) -> str:
-    """Return a cell's verdict in words."""
-    return found.verdict or NOT_COMPARABLE
-
-
-def joined(labels: Sequence[str]) -> str:
-    """Return labels of several axes as one name."""
-    return ", ".join(labels)

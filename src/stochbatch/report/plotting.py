@@ -2,27 +2,45 @@
 
 from __future__ import annotations
 
-import base64
+import hashlib
 import io
 import math
+import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from stochbatch.optional import optional
-from stochbatch.report.curve import COLOURS, MARKERS
+from stochbatch.report.formatting import joined
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#C08000", "#2F93CF", "#000000")
+"""Okabe and Ito's, which most colour-blind people can tell apart; orange and sky blue darkened, so
+that all of them have a contrast of 3 to 1 with white."""
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)))
+ARTICLE: dict[str, Style] = {
+    "sgd": ("#000000", "-", "o"),
+    "dropout": ("#B08A00", "--", "s"),
+    "adaptive dropout": ("#0040FF", "-.", "^"),
+    "entropy-sgd": ("#D000D0", ":", "D"),
+    "accelerated-sgd": ("#008A1E", (0, (5, 1)), "v"),
+    "sbs": ("#E00000", "-", "P"),
+}
+"""The article's colours of the methods; yellow darkened so that it is seen on white."""
+ALSO = {"adaptive-dropout": "adaptive dropout", "acc-sgd": "accelerated-sgd"}
 MARKED = 10
 """Markers on a line."""
+LONGEST = 100
+"""Letters of a figure's file name."""
 LEGEND_LINE, LEGEND_HANDLE, LEGEND_LETTER = 0.2, 0.75, 0.075
 """Inches of a legend: height of a line, width of a handle with its margins, and of a letter."""
-LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)))
 METADATA: dict[str, dict[str, Any]] = {
     # Without dates and versions the same results give the same bytes.
     "png": {"Software": None},
@@ -30,47 +48,12 @@ METADATA: dict[str, dict[str, Any]] = {
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
 
-
+Style = tuple[str, Any, str]
+"""Colour, line and marker: lines are told apart without their colours, too."""
+Point = tuple[int, float, float, float]
+"""Where it is, and the lowest, the mean and the highest number there."""
 Panel = Callable[["Axes"], None]
 """Draws what is in one panel."""
-
-
-@dataclass(frozen=True)
-class Style:
-    """How a line is drawn: told apart without its colour, too."""
-
-    color: str
-    line: Any
-    marker: str
-
-
-ARTICLE = {
-    "sgd": Style("#000000", "-", "o"),
-    "dropout": Style("#B08A00", "--", "s"),
-    "adaptive dropout": Style("#0040FF", "-.", "^"),
-    "entropy-sgd": Style("#D000D0", ":", "D"),
-    "accelerated-sgd": Style("#008A1E", (0, (5, 1)), "v"),
-    "sbs": Style("#E00000", "-", "P"),
-}
-"""The article's colours of the methods; yellow darkened so that it is seen on white."""
-ALSO = {"adaptive-dropout": "adaptive dropout", "acc-sgd": "accelerated-sgd"}
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """A figure in three formats, with words for those who do not see it."""
-
-    name: str
-    caption: str
-    alt: str
-    png: bytes
-    pdf: bytes
-    svg: bytes
-
-    @property
-    def address(self) -> str:
-        """The picture itself as an address, so that a page needs no other file."""
-        return "data:image/svg+xml;base64," + base64.b64encode(self.svg).decode()
 
 
 @dataclass(frozen=True)
@@ -80,7 +63,8 @@ class Sketch:
     name: str
     caption: str
     alt: str
-    panels: tuple[Panel, ...]
+    """Words for those who do not see it."""
+    panels: Sequence[Panel]
     height: float = 2.8
     """Inches of a panel."""
 
@@ -89,12 +73,31 @@ class Sketch:
         with _settings():
             return _figure(self.panels, self.height)
 
-    def drawn(self) -> Drawing:
-        """Return the figure in all formats."""
+    def saved(self) -> dict[str, bytes]:
+        """Return the figure as PNG, PDF and SVG."""
+        found = {}
         with _settings():
             figure = _figure(self.panels, self.height)
-            formats = (_saved(figure, form) for form in ("png", "pdf", "svg"))
-            return Drawing(self.name, self.caption, self.alt, *formats)
+            for form in ("png", "pdf", "svg"):
+                file = io.BytesIO()
+                figure.savefig(file, format=form, dpi=120, metadata=METADATA[form])
+                found[form] = file.getvalue()
+        return found
+
+
+def file_name(kind: str, labels: Mapping[str, str]) -> str:
+    """Return a file name of letters, digits and dashes."""
+    parts = (re.sub(r"[^a-z0-9.]+", "-", label.lower()).strip("-.") for label in labels.values())
+    name = "-".join([kind, *parts])
+    if len(name) <= LONGEST:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{name[: LONGEST - 9].rstrip('-.')}-{digest}"
+
+
+def in_brackets(labels: Mapping[str, str]) -> str:
+    """Return labels with the names of their axes for the end of a title."""
+    return f" ({joined([f'{name} {label}' for name, label in labels.items()])})" if labels else ""
 
 
 def style(label: str, position: int) -> Style:
@@ -108,27 +111,56 @@ def style_at(position: int) -> Style:
 
     The first dozen differ from the article's, too.
     """
-    return Style(
+    return (
         COLOURS[position % len(COLOURS)],
         LINES[position % len(LINES)],
         MARKERS[(position + 3) % len(MARKERS)],
     )
 
 
-def draw_line(panel: Axes, x: Sequence[int], y: Sequence[float], how: Style, label: str) -> None:
-    """Draw one line of a figure."""
-    panel.plot(
-        x,
-        y,
-        linestyle=how.line,
-        color=how.color,
-        marker=how.marker,
-        markersize=4,
-        markevery=max(1, len(x) // MARKED),
-        linewidth=1.4,
-        # matplotlib leaves what begins with an underscore out of a legend
-        label=f" {label}" if label.startswith("_") else label,
-    )
+def over_trials(curves: Sequence[Sequence[float | None]]) -> list[Point]:
+    """Return epoch, lowest, mean and highest of the trials that have a number there.
+
+    Example:
+        >>> from stochbatch.report.plotting import over_trials
+        >>> over_trials([[1.0, None, 2.0], [3.0]])
+        [(1, 1.0, 2.0, 3.0), (3, 2.0, 2.0, 2.0)]
+    """
+    found = []
+    for epoch, column in enumerate(zip_longest(*curves), 1):
+        there = [value for value in column if value is not None and not math.isnan(value)]
+        if there:
+            found.append((epoch, min(there), math.fsum(there) / len(there), max(there)))
+    return found
+
+
+def panel_of(
+    lines: Mapping[str, tuple[Style, Sequence[Point]]], spread: str = "", **settings: Any
+) -> Panel:
+    """Return a panel of lines by label, with a "band" or "bars" from the lowest to the highest."""
+
+    def draw(panel: Axes) -> None:
+        for label, ((colour, line, marker), points) in lines.items():
+            x, low, mean, high = zip(*points, strict=True)
+            panel.plot(
+                x,
+                mean,
+                linestyle=line,
+                color=colour,
+                marker=marker,
+                markersize=4,
+                markevery=max(1, len(x) // MARKED),
+                linewidth=1.4,
+                # matplotlib leaves what begins with an underscore out of a legend
+                label=f" {label}" if label.startswith("_") else label,
+            )
+            if spread == "band":
+                panel.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
+            elif spread == "bars":
+                panel.vlines(x, low, high, color=colour, alpha=0.4)
+        panel.set(**settings)
+
+    return draw
 
 
 def _figure(draws: Sequence[Panel], height: float) -> Figure:
@@ -153,9 +185,8 @@ def _figure(draws: Sequence[Panel], height: float) -> Figure:
         locator = optional("matplotlib.ticker").MaxNLocator(integer=True)
         panels[0].xaxis.set_major_locator(locator)
     width = 6.4 if columns == 1 else 9.0
-    figure.set_size_inches(
-        width, 0.6 + height * rows + LEGEND_LINE * _add_legend(figure, panels, width)
-    )
+    lines = _add_legend(figure, panels, width)
+    figure.set_size_inches(width, 0.6 + height * rows + LEGEND_LINE * lines)
     return figure
 
 
@@ -171,7 +202,7 @@ def _add_legend(figure: Figure, panels: Sequence[Axes], width: float) -> int:
         return 0
     room = int((width - LEGEND_HANDLE) / LEGEND_LETTER)
     texts = ["\n".join(textwrap.wrap(label, room)) or label for label in legend]
-    longest = max((len(line) for text in texts for line in text.split("\n")), default=0)
+    longest = max(len(line) for text in texts for line in text.split("\n"))
     columns = max(1, min(4, len(legend), int(width / (LEGEND_HANDLE + LEGEND_LETTER * longest))))
     figure.legend(
         legend.values(),
@@ -182,7 +213,7 @@ def _add_legend(figure: Figure, panels: Sequence[Axes], width: float) -> int:
         frameon=False,
         handlelength=3,
     )
-    lines = max((text.count("\n") + 1 for text in texts), default=1)
+    lines = max(text.count("\n") + 1 for text in texts)
     return lines * math.ceil(len(legend) / columns)
 
 
@@ -197,9 +228,3 @@ def _settings() -> AbstractContextManager[None]:
     }
     context: AbstractContextManager[None] = matplotlib.rc_context(settings)
     return context
-
-
-def _saved(figure: Figure, form: str) -> bytes:
-    file = io.BytesIO()
-    figure.savefig(file, format=form, dpi=120, metadata=METADATA[form])
-    return file.getvalue()

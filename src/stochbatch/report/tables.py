@@ -1,208 +1,245 @@
-"""The tables of a report as Markdown and CSV."""
+"""The tables of a report, made from a layout for any writer."""
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable, Sequence
-from typing import get_args
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, get_args
 
-from stochbatch.report import verdicts
-from stochbatch.report.layout import NONE, Layout, number, ours, share, verdict
+from stochbatch.report.formatting import (
+    NONE,
+    best_epochs,
+    between,
+    mean,
+    mean_of_trials,
+    number,
+    p_value,
+    published_max,
+    published_mean,
+    side,
+    signed,
+    verdict,
+)
+from stochbatch.report.layout import Layout
+from stochbatch.studies.claim import Claim
 from stochbatch.studies.results import Status
 from stochbatch.studies.statistics import CellStatistics, ClaimStatistics, Interval
 
-STATUSES = get_args(Status)
-
-
-def markdown(layout: Layout) -> str:
-    """Return the tables in Markdown."""
-    study, scale = layout.results.study, layout.results.scale
-    counted = ", ".join(f"{count} {what}" for what, count in layout.counts.items())
-    cells = [
-        [*row, *(_words(layout, layout.cell(row, name)) for name in layout.columns)]
-        for row in layout.rows
-    ]
-    parts = [
-        f"# {study.title}",
-        layout.caption,
-        f"Scale `{scale.name}`: {scale.summary} {layout.trained} {layout.comparable}",
-        f"Trials: {counted}.",
-        *(f"Note: {caution}" for caution in layout.cautions),
-        "Each cell: mean ± half of the 95 % interval (trials)"
-        f"{'; published mean; verdict' if study.published else ''}.",
-        _markdown_table([*layout.axes[:-1], *layout.columns], cells),
-        f"{SPREAD} {BEST_EPOCHS}{PUBLISHED_MAX if maxima(layout) else ''}",
-        _markdown_table(*spreads(layout)),
-    ]
-    if layout.moving:
-        parts += [
-            UPDATE_PROBABILITY,
-            _markdown_table(*update_probabilities(layout)),
-        ]
-    if layout.claims:
-        parts += [
-            "Claims:",
-            "\n".join(f"{number}. {claim}" for number, claim in enumerate(study.claims, 1)),
-            " ".join(verdicts.notes(layout)),
-            _markdown_table(
-                verdicts.head(layout), [verdicts.row(layout, found) for found in layout.claims]
-            ),
-        ]
-    return "\n\n".join(part for part in parts if part) + "\n"
-
-
-SPREAD = "Standard deviation over the trials."
-BEST_EPOCHS = (
+READINGS = (
     "Three readings of a maximum, in percent: the best epoch of any trial; the mean over the "
     "trials of each one's best epoch; the best epoch of the mean curve."
 )
-PUBLISHED_MAX = " In brackets the published maximum."
-
-
-def best_epochs(found: CellStatistics) -> str:
-    """Return the three readings of a maximum."""
-    return "; ".join(map(number, (found.best, found.mean_best, found.curve_best)))
-
-
-def maxima(layout: Layout) -> bool:
-    """Return whether the article has a maximum for any of the cells."""
-    return any(
-        found.cell.published and found.cell.published.max for found in layout.by_key.values()
-    )
-
-
-def spreads(layout: Layout) -> tuple[list[str], list[list[str]]]:
-    """Return head and rows of the table of standard deviations and best epochs."""
-    rows = [
-        [*row, *(_spread(layout, layout.cell(row, name)) for name in layout.columns)]
-        for row in layout.rows
-    ]
-    return [*layout.axes[:-1], *layout.columns], rows
-
-
-def _spread(layout: Layout, found: CellStatistics | None) -> str:
-    if found is None or found.mean is None:
-        return NONE
-    published = found.cell.published
-    bracket = f" ({number(published.max if published else None)})" if maxima(layout) else ""
-    return f"{number(found.std)}; {best_epochs(found)}{bracket}"
-
-
 UPDATE_PROBABILITY = (
     "Mean update probability: with which a weight moves in a step, over weights, epochs and trials."
 )
+TESTED = (
+    "Differences in percentage points, paired by seed. p: paired t test, two-sided; corrected by "
+    "Holm's method over all rows. Confirmed or contradicted: corrected p below 0.05."
+)
+CHOICE = (
+    "Of a side with several labels the one with the highest mean accuracy over its trials so far "
+    "stands for it. It was chosen on the same test images as are compared here, by the same rule "
+    "for both sides; the p value does not know of the choice."
+)
+UNEQUAL = "Where one side has more labels to choose from than the other, that favours it."
+MARKS = {"agrees": "\N{SUPERSCRIPT EQUALS SIGN}", "higher": "↑", "lower": "↓"}
 
 
-def update_probabilities(layout: Layout) -> tuple[list[str], list[list[str]]]:
-    """Return head and rows of the table of the cells whose weights move at random."""
-    keys = {found.cell.key for found in layout.moving}
-    columns = [name for name in layout.columns if any(key[-1] == name for key in keys)]
-    rows = [
-        [*row, *(_update_probability(layout.cell(row, name)) for name in columns)]
-        for row in layout.rows
-        if any(key[:-1] == row for key in keys)
-    ]
+@dataclass(frozen=True)
+class Table:
+    """A table for any writer."""
+
+    caption: str
+    """A word or two."""
+    head: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    """Texts; numbers where a writer gives all their digits; cells where it picks what to show."""
+    notes: str = ""
+    """Sentences that explain what is in it."""
+    labels: int = 0
+    """How many of the first columns name the row."""
+    texts: int = 0
+    """How many of those after them hold words instead of numbers."""
+
+    def without(self, *names: str) -> Table:
+        """Return the table without these columns; those that name the row stay."""
+        kept = [n for n, name in enumerate(self.head) if n < self.labels or name not in names]
+        rows = [[row[n] for n in kept] for row in self.rows]
+        return replace(self, head=[self.head[n] for n in kept], rows=rows)
+
+
+def grid(
+    layout: Layout,
+    caption: str = "",
+    notes: str = "",
+    entry: Callable[[CellStatistics], Any] = lambda found: found,
+    cells: Iterable[CellStatistics] | None = None,
+) -> Table:
+    """Return the cells, by default all, laid out as in the article; a dash where none is."""
+    keys = [found.cell.key for found in (layout.statistics.cells if cells is None else cells)]
+    columns = [name for name in layout.labels(layout.axes[-1]) if any(k[-1] == name for k in keys)]
+    rows = []
+    for place in dict.fromkeys(key[:-1] for key in keys):
+        there = [layout.by_key.get((*place, name)) for name in columns]
+        rows.append([*place, *(NONE if found is None else entry(found) for found in there)])
+    left = layout.axes[:-1]
+    return Table(caption, [*left, *columns], rows, notes, labels=len(left))
+
+
+def cells_in_text(layout: Layout) -> Table:
+    """Return the accuracies with everything in one line."""
+    published = bool(layout.results.study.published)
+
+    def entry(found: CellStatistics) -> str:
+        parts = [mean_of_trials(found)]
+        return "; ".join([*parts, published_mean(found), verdict(found)] if published else parts)
+
+    more = "; published mean; verdict" if published else ""
+    notes = f"Each cell: mean ± half of the 95 % interval (trials){more}."
+    return grid(layout, "Accuracy", notes, entry)
+
+
+def cells_in_print(layout: Layout) -> Table:
+    """Return the accuracies with signs for verdicts, and all that a caption has to say."""
+    study, scale = layout.results.study, layout.results.scale
+
+    def entry(found: CellStatistics) -> str:
+        if found.mean is None:
+            return NONE
+        mark = MARKS.get(found.verdict or "", "") + ("†" if found.diverged else "")
+        published = f" ({published_mean(found)})" if found.cell.published else ""
+        return f"{mean(found)}{mark}{published}"
+
+    brackets = ", in brackets the published mean" if study.published else ""
+    notes = (
+        f"{layout.caption} Mean ± half of the 95 % interval over the "
+        f"trials{brackets}. Trials a cell: {layout.trials_a_cell}. {scale.summary} "
+        f"{' '.join([layout.trained, layout.comparable, *layout.cautions])}"
+    )
+    if any(found.diverged for found in layout.statistics.cells):
+        notes += " Dagger: some of its trials diverged, and count as they ended."
+    if study.published and scale.comparable:
+        notes += " Equal sign: it agrees with the article; arrows: ours is higher, or lower."
+    return grid(layout, "Accuracy", notes, entry)
+
+
+def spread(layout: Layout) -> Table:
+    """Return standard deviations and best epochs."""
+    maxima = has_maxima(layout)
+
+    def entry(found: CellStatistics) -> str:
+        if found.mean is None:
+            return NONE
+        bracket = f" ({published_max(found)})" if maxima else ""
+        return f"{number(found.std)}; {best_epochs(found)}{bracket}"
+
+    bracket = " In brackets the published maximum." if maxima else ""
+    notes = f"Standard deviation over the trials. {READINGS}{bracket}"
+    return grid(layout, "Spread", notes, entry)
+
+
+def update_probabilities(layout: Layout) -> Table:
+    """Return the update probabilities of the cells whose weights move at random."""
+    table = grid(
+        layout,
+        "Update probability",
+        UPDATE_PROBABILITY,
+        lambda found: number(found.update_probability, 3),
+        layout.moving,
+    )
+    if len(layout.labels(layout.axes[-1])) > 1:
+        return table
     # A single column's label says what the study's cells are, not these.
-    head = columns if len(layout.columns) > 1 else ["update probability"]
-    return [*layout.axes[:-1], *head], rows
+    return replace(table, head=[*table.head[:-1], "update probability"])
 
 
-def _update_probability(found: CellStatistics | None) -> str:
-    return share(found.update_probability if found else None)
-
-
-def cells_csv(layout: Layout) -> str:
-    """Return one line a cell with all its numbers in full."""
+def claims(layout: Layout) -> Table:
+    """Return the claims with their verdicts; what is the same in all rows has no column."""
+    made, found = layout.results.study.claims, layout.claims
+    notes = [TESTED]
+    if any(claim.chooses for claim in made):
+        notes.append(CHOICE)
+    if any(row.among != row.baseline_among for row in found if row.claim.chooses):
+        notes.append(UNEQUAL)
+    axes = [axis for axis in layout.place_axes if len(layout.labels(axis)) > 1]
+    several = len(made) > 1
     head = [
-        *("n", *STATUSES),
-        *("mean", "std", "low", "high", "best", "mean_best", "curve_best", "update_probability"),
+        *(["claim"] if several else []),
+        *(*axes, "better", "than", "pairs", "difference"),
+        *("95 % interval (t)", "95 % interval (bootstrap)", "p", "p corrected", "verdict"),
+    ]
+    rows = [
+        [
+            *([_name(layout, row.claim)] if several else []),
+            *(row.place.get(axis, NONE) for axis in axes),
+            *_sides(row),
+            *(str(row.pairs), signed(row.difference), between(row.interval)),
+            *(between(row.bootstrap), p_value(row.p), p_value(row.corrected_p), row.verdict),
+        ]
+        for row in found
+    ]
+    return Table("Claims", head, rows, " ".join(notes), labels=len(axes) + several, texts=2)
+
+
+def _sides(row: ClaimStatistics) -> list[str]:
+    claim, axis = row.claim, row.claim.axis
+    return [
+        side(claim.better, row.cell, axis, row.among, row.present),
+        side(claim.than, row.baseline, axis, row.baseline_among, row.baseline_present),
+    ]
+
+
+def _name(layout: Layout, claim: Claim) -> str:
+    return claim.name or f"claim {layout.results.study.claims.index(claim) + 1}"
+
+
+def cells_in_full(layout: Layout) -> Table:
+    """Return one row per cell with all its numbers."""
+    head = [
+        *(*layout.axes, "n", *get_args(Status), "mean", "std", "low", "high"),
+        *("best", "mean_best", "curve_best", "update_probability"),
         *("published_mean", "published_max", "verdict"),
     ]
-    rows = [[*found.cell.key, *_cell_numbers(layout, found)] for found in layout.statistics.cells]
-    return _comma_separated([*layout.axes, *head], rows)
+    rows = [
+        [
+            *(*found.cell.key, found.n),
+            *(sum(one.status == status for one in cell.outcomes) for status in get_args(Status)),
+            *(found.mean, found.std, *_ends(found.interval)),
+            *(found.best, found.mean_best, found.curve_best, found.update_probability),
+            *(found.cell.published or (None, None)),
+            verdict(found),
+        ]
+        for cell, found in zip(layout.results.cells, layout.statistics.cells, strict=True)
+    ]
+    return Table("Cells", head, rows)
 
 
-def claims_csv(layout: Layout) -> str:
-    """Return one line for each claim in each place, with all its numbers in full."""
+def claims_in_full(layout: Layout) -> Table:
+    """Return one row per claim and place, with all its numbers."""
     head = [
-        *("claim", "axis", *layout.place_axes),
-        *("better", "better_among", "than", "than_among"),
+        *("claim", "axis", *layout.place_axes, "better", "better_among", "than", "than_among"),
         *("pairs", "difference", "difference_low", "difference_high"),
         *("bootstrap_low", "bootstrap_high", "p", "corrected_p", "verdict"),
     ]
-    return _comma_separated(head, (_claim_numbers(layout, found) for found in layout.claims))
-
-
-def published_mean(found: CellStatistics) -> str:
-    """Return the article's mean."""
-    return number(found.cell.published.mean) if found.cell.published else NONE
-
-
-def _words(layout: Layout, found: CellStatistics | None) -> str:
-    if found is None:
-        return NONE
-    if not layout.results.study.published:
-        return ours(found)
-    return f"{ours(found)}; {published_mean(found)}; {verdict(found)}"
-
-
-def _markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(
-        "| " + " | ".join(" ".join(text.split()).replace("|", "\\|") for text in line) + " |"
-        for line in lines
-    )
-
-
-def _comma_separated(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(head)
-    writer.writerows(rows)
-    return text.getvalue()
-
-
-def _cell_numbers(layout: Layout, found: CellStatistics) -> list[object]:
-    outcomes = layout.outcomes_by_key[found.cell.key].outcomes
-    counts = [sum(outcome.status == status for outcome in outcomes) for status in STATUSES]
-    published = found.cell.published
-    return [
-        found.n,
-        *counts,
-        *map(_full, (found.mean, found.std, *_ends(found.interval))),
-        *map(_full, (found.best, found.mean_best, found.curve_best, found.update_probability)),
-        *map(_full, (published.mean, published.max) if published else (None, None)),
-        verdict(found),
+    rows = [
+        [
+            *(_name(layout, row.claim), row.claim.axis),
+            *(row.place.get(axis, "") for axis in layout.place_axes),
+            *(row.cell.coordinates[row.claim.axis], row.among),
+            *(row.baseline and row.baseline.coordinates[row.claim.axis], row.baseline_among),
+            *(row.pairs, row.difference, *_ends(row.interval)),
+            *(*_ends(row.bootstrap), row.p, row.corrected_p, row.verdict),
+        ]
+        for row in layout.claims
     ]
-
-
-def _claim_numbers(layout: Layout, found: ClaimStatistics) -> list[object]:
-    axis = found.claim.axis
-    numbers = (
-        found.difference,
-        *_ends(found.interval),
-        *_ends(found.bootstrap),
-        found.p,
-        found.corrected_p,
-    )
-    return [
-        verdicts.title(layout, found.claim),
-        axis,
-        *(found.place.get(name, "") for name in layout.place_axes),
-        found.cell.coordinates[axis],
-        found.among,
-        "" if found.baseline is None else found.baseline.coordinates[axis],
-        found.baseline_among,
-        found.pairs,
-        *map(_full, numbers),
-        found.verdict,
-    ]
+    return Table("Claims", head, rows)
 
 
 def _ends(interval: Interval | None) -> tuple[float | None, float | None]:
     return (None, None) if interval is None else (interval.low, interval.high)
 
 
-def _full(value: float | None) -> str:
-    return "" if value is None else f"{value:.10g}"
+def has_maxima(layout: Layout) -> bool:
+    """Return whether the article has a maximum for any of the cells."""
+    cells = (found.cell.published for found in layout.statistics.cells)
+    return any(published and published.max for published in cells)

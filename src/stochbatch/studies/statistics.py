@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
@@ -20,6 +21,7 @@ from scipy.special import stdtr, stdtrit
 from stochbatch.studies.cell import Cell
 from stochbatch.studies.claim import Claim
 from stochbatch.studies.results import CellOutcomes, Outcome, StudyResults
+from stochbatch.training import RunError
 
 CellVerdict = Literal["agrees", "higher", "lower", "too few trials"]
 ClaimVerdict = Literal["confirmed", "contradicted", "undecided", "too few trials"]
@@ -277,7 +279,10 @@ def update_probability(metrics: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def _probability_of(cell: CellOutcomes) -> float | None:
-    found = [update_probability(outcome.metrics) for outcome in cell.done]
+    found = []
+    for outcome in cell.done:
+        with suppress(RunError):  # its metrics cannot be read, as the report says
+            found.append(update_probability(outcome.metrics))
     there = [probability for probability in found if probability is not None]
     return _mean(there) if there else None
 

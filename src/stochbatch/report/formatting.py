@@ -1,0 +1,102 @@
+"""Numbers, intervals and labels as a reader sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stochbatch.studies.cell import Cell
+from stochbatch.studies.statistics import CellStatistics, Interval
+
+NONE = "\N{EN DASH}"
+NOT_COMPARABLE = "not comparable"
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """Return a number; a dash for none, and never a negative zero."""
+    if value is None:
+        return NONE
+    text = f"{value:.{digits}f}"
+    return text.removeprefix("-") if float(text) == 0 else text
+
+
+def signed(value: float | None) -> str:
+    """Return a difference with its sign."""
+    text = number(value)
+    return f"+{text}" if value is not None and float(text) > 0 else text
+
+
+def between(interval: Interval | None) -> str:
+    """Return both ends of an interval of differences."""
+    return NONE if interval is None else f"{signed(interval.low)} to {signed(interval.high)}"
+
+
+def p_value(value: float | None) -> str:
+    """Return a p value."""
+    return "< 0.001" if value is not None and value < 0.001 else number(value, 3)
+
+
+def mean(found: CellStatistics) -> str:
+    """Return a cell's mean and half the width of its interval."""
+    half = f" ± {number(found.interval.half_width)}" if found.interval else ""
+    return f"{number(found.mean)}{half}"
+
+
+def mean_of_trials(found: CellStatistics) -> str:
+    """Return a cell's mean, half the width of its interval and its number of trials."""
+    if found.mean is None:
+        return NONE
+    diverged = f", {found.diverged} diverged" if found.diverged else ""
+    return f"{mean(found)} ({found.n}{diverged})"
+
+
+def best_epochs(found: CellStatistics) -> str:
+    """Return the three readings of a maximum."""
+    return "; ".join(map(number, (found.best, found.mean_best, found.curve_best)))
+
+
+def published_mean(found: CellStatistics) -> str:
+    """Return the mean in the article."""
+    return number(found.cell.published.mean if found.cell.published else None)
+
+
+def published_max(found: CellStatistics) -> str:
+    """Return the maximum in the article."""
+    return number(found.cell.published.max if found.cell.published else None)
+
+
+def verdict(found: CellStatistics) -> str:
+    """Return a cell's verdict."""
+    return found.verdict or NOT_COMPARABLE
+
+
+def joined(labels: Sequence[str]) -> str:
+    """Return several labels as one name."""
+    return ", ".join(labels)
+
+
+def search_words(*texts: str) -> str:
+    """Return the words that the page's search looks in."""
+    return " ".join(" ".join(texts).lower().replace(",", " ").split())
+
+
+def side(labels: Sequence[str], cell: Cell | None, axis: str, among: int, present: int) -> str:
+    """Return which label stands for a side of a claim, and of how many it is the best.
+
+    Example:
+        >>> from stochbatch.report.formatting import side
+        >>> from stochbatch.studies import Cell
+        >>> cell = Cell({"rate": "0.1"}, {})
+        >>> side(["0.1"], cell, "rate", 1, 1), side(["0.2", "0.1"], cell, "rate", 2, 2)
+        ('0.1', '0.1 (best of 2)')
+        >>> side(["0.4", "0.3", "0.2", "0.1"], cell, "rate", 2, 3)
+        '0.1 (best of 2, 1 with fewer trials, 1 left out)'
+    """
+    if cell is None:
+        return f"{' or '.join(labels)} (left out)"
+    if len(labels) == 1:
+        return cell.coordinates[axis]
+    if among == 0:
+        return f"one of {len(labels)}, none run yet"
+    fewer = f", {present - among} with fewer trials" if among < present else ""
+    out = f", {len(labels) - present} left out" if present < len(labels) else ""
+    return f"{cell.coordinates[axis]} (best of {among}{fewer}{out})"
