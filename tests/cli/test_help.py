@@ -89,6 +89,7 @@ def test_help_and_lists_come_at_once(command: str) -> None:
         "list datasets",
         "list schedules",
         "list studies",
+        "list runs",
         "data list",
     ],
 )

@@ -45,17 +45,6 @@ def test_show_of_a_folder_that_cannot_be_written_to(sgd: RunFolder) -> None:
     assert_one_clear_line(call("show", sgd.folder, "--curve", sgd.folder / "curve.png"), 1)
 
 
-@pytest.mark.parametrize("damage", [b"\xff\xfe", b"[1]", b'{"epoch": '])
-def test_show_of_metrics_with_a_damaged_line(damage: bytes, sgd: RunFolder) -> None:
-    path = sgd.folder / "metrics.jsonl"
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join([*lines[:4], damage + b"\n", *lines[5:]]))
-    (sgd.folder / "result.json").unlink()
-    outcome = call("show", sgd.folder)
-    assert outcome.code == 0, outcome.err
-    assert "4 of 10 epochs" in outcome.out
-
-
 def test_show_takes_the_beginning_of_a_name(sgd: RunFolder, tmp_path: Path) -> None:
     outcome = call("show", sgd.folder.name[:5], "--root", tmp_path, "--last", "2")
     assert outcome.code == 0, outcome.err
@@ -113,13 +102,13 @@ def test_runs_are_listed_with_what_differs_and_broken_folders_are_named(
         folders[name] = tmp_path / trial.folder
         folders[name].mkdir()
         (folders[name] / "trial.json").write_text(trial.to_json())
-    result = json.loads((sgd.folder / "result.json").read_text())
-    forged = {
-        "trial": json.loads((folders["diverged"] / "trial.json").read_text()),
-        "trial_hash": Trial.from_file(folders["diverged"] / "trial.json").hash,
+    trial = Trial.from_file(folders["diverged"] / "trial.json")
+    result = json.loads((sgd.folder / "result.json").read_text()) | {
+        "trial": trial.model_dump(),
+        "trial_hash": trial.hash,
         "status": "diverged",
     }
-    (folders["diverged"] / "result.json").write_text(json.dumps(result | forged))
+    (folders["diverged"] / "result.json").write_text(json.dumps(result))
     (folders["failed"] / "error.json").write_text('{"error": "no memory"}')
     (folders["damaged"] / "result.json").write_text("{")
     (tmp_path / "foreign").mkdir()
@@ -151,8 +140,38 @@ def test_no_runs_are_listed_as_that(tmp_path: Path) -> None:
 
 def test_an_unknown_run_is_one_line(tmp_path: Path) -> None:
     assert_one_clear_line(call("show", "0000", "--root", tmp_path), 1, "there is no run '0000'")
-    assert_one_clear_line(call("show", tmp_path), 1, "is no run")
+    assert_one_clear_line(call("show", tmp_path), 1, "is not a run folder (no trial.json)")
     assert_one_clear_line(call("show", "", "--root", tmp_path), 1, "there is no run ''")
+
+
+def test_a_run_is_shown_without_its_plugin(tmp_path: Path) -> None:
+    fields = json.loads(Trial(epochs=1).to_json())
+    trial = Trial.stored({**fields, "method": "signs", "settings": {"power": 0.5}})
+    folder = tmp_path / trial.folder
+    folder.mkdir()
+    (folder / "trial.json").write_text(trial.to_json())
+    metrics = {"epoch": 0, "lr": 0.1, "train_loss": 1.0, "train_accuracy": 50.0}
+    line = json.dumps({**metrics, "seconds": 1.0, "images_per_second": 1e3})
+    (folder / "metrics.jsonl").write_text(line + "\n")
+    outcome = call("show", folder)
+    assert outcome.code == 0, outcome.err
+    assert "settings           power=0.5" in outcome.out
+    assert outcome.out.endswith(f"learning curve: {folder / 'curve.png'}\n")
+
+
+def test_an_odd_line_of_metrics_leaves_one_run_out_of_a_comparison(
+    sgd: RunFolder, tmp_path: Path
+) -> None:
+    sbs = copied(trained("sbs", 3), tmp_path)
+    (sbs.folder / "metrics.jsonl").write_text("odd\n")
+    outcome = call("show", sgd.folder, sbs.folder, "--curve", tmp_path / "both.png")
+    assert outcome.code == 0, outcome.err
+    assert outcome.err.startswith(f"left out: {sbs.folder / 'metrics.jsonl'}: ")
+    assert outcome.err.count("\n") == 1
+    assert (tmp_path / "both.png").exists()
+    alone = call("show", sbs.folder)
+    assert_one_clear_line(alone, 1, str(sbs.folder))
+    assert "done" in alone.out, "what can be shown is shown"
 
 
 def test_an_ambiguous_beginning_names_the_runs(tmp_path: Path) -> None:

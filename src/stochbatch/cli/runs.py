@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -124,9 +123,8 @@ def _readable(folders: list[Path], look: Callable[[RunFolder], object]) -> list[
 
 def compare(runs: list[RunFolder]) -> None:
     """Print a row per run: method, data, what differs from the others, state and result."""
-    names = sorted(run.folder.name for run in runs)
-    alike = [len(os.path.commonprefix(pair)) for pair in pairwise(names)]
-    length = max([SHORTEST, *(letters + 1 for letters in alike)])
+    names = {run.folder.name for run in runs}
+    length = next(n for n in count(SHORTEST) if len({name[:n] for name in names}) == len(names))
     rows = []
     for run, differs in zip(runs, differences([run.trial for run in runs]), strict=True):
         accuracy = run.result.accuracy if run.result is not None else None

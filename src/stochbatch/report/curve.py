@@ -161,4 +161,5 @@ def _label(run: RunFolder) -> str:
 def _method(trial: Trial) -> str:
     from stochbatch.registry import METHODS
 
-    return METHODS[trial.method].title
+    # The plugin that had the method may be missing here.
+    return METHODS[trial.method].title if trial.method in METHODS else trial.method

@@ -12,9 +12,8 @@ import os
 import platform
 import subprocess
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -25,10 +24,11 @@ from pydantic import (
 )
 
 import stochbatch
-from stochbatch.data import DATASETS
-from stochbatch.nets import NETWORKS
-from stochbatch.registry import METHODS, SCHEDULES
+from stochbatch.registry import DATASETS, METHODS, NETWORKS, SCHEDULES
 from stochbatch.training.trial import Trial, last_tenth
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Accuracy(BaseModel):
@@ -150,6 +150,8 @@ class Result(BaseModel):
 
 def environment(device: torch.device, ranks: int = 1) -> dict[str, Any]:
     """Return versions and hardware, and how many processes trained together."""
+    import torch
+
     return {
         "stochbatch": stochbatch.__version__,
         "revision": _revision(),

@@ -24,23 +24,22 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import filelock
-import safetensors.torch
 from pydantic import ValidationError
-from torch import nn
 
 from stochbatch import data
-from stochbatch.data import Normalisation
 from stochbatch.files import write_atomically
-from stochbatch.training import checkpoint
-from stochbatch.training.build import build_network
-from stochbatch.training.distributed import Ranks
 from stochbatch.training.exceptions import RunError
 from stochbatch.training.metrics import parse, what_is_wrong
 from stochbatch.training.result import Accuracy, DataFacts, Result
 from stochbatch.training.trial import Trial, TrialError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from stochbatch.training.distributed import Ranks
 
 TRIAL, METRICS, RESULT, WEIGHTS, LOG, LOCK = (
     "trial.json",
@@ -207,6 +206,8 @@ class RunFolder:
 
     @cached_property
     def _last(self) -> dict[str, Any]:
+        from stochbatch.training import checkpoint
+
         path, state, _ = checkpoint.load(self.folder, self.trial)
         if path is None and (self.folder / RESULT).exists():
             raise RunError(f"{self.folder}: the run finished while it was being read; try again")
@@ -215,16 +216,18 @@ class RunFolder:
         return state
 
     @property
-    def normalisation(self) -> Normalisation:
+    def normalisation(self) -> data.Normalisation:
         """Mean and standard deviation of the images it was trained on."""
         if self.result is not None:
             facts = self.result.data
         else:
             facts = DataFacts.model_validate_json(self._last["data"])
-        return Normalisation(facts.mean, facts.std)
+        return data.Normalisation(facts.mean, facts.std)
 
     def network(self) -> nn.Module:
         """Return the network, ready to evaluate, with its final or its last saved weights."""
+        from stochbatch.training.build import build_network
+
         network = build_network(self.trial)
         network.load_state_dict(self.weights())
         return network.eval()
@@ -240,6 +243,8 @@ class RunFolder:
             raise RunError(f"{path} cannot be read: {error.strerror or error}") from error
         if hashlib.sha256(content).hexdigest() != self.result.weights_sha256:
             raise RunError(f"{path} is damaged: it does not have the hash in {RESULT}")
+        import safetensors.torch
+
         return safetensors.torch.load(content)
 
 
@@ -299,12 +304,16 @@ def find_finished(folder: Path, data_root: str | Path | None, accept_hash: bool)
 def remove_leftovers(folder: Path) -> None:
     """Remove checkpoints of a finished run, which a kill after the result leaves behind."""
     if any(folder.glob("checkpoint-*")):
+        from stochbatch.training import checkpoint
+
         with suppress(OSError), filelock.FileLock(folder / LOCK, timeout=0):
             checkpoint.remove_all(folder)
 
 
 def clear(folder: Path) -> None:
     """Remove what a run left, over or running, but its trial and its log."""
+    from stochbatch.training import checkpoint
+
     # The result first: without it, what is left is a running run.
     for name in (RESULT, WEIGHTS, METRICS):
         (folder / name).unlink(missing_ok=True)
