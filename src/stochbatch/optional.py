@@ -25,8 +25,8 @@ def optional(module: str, extra: str = "lab") -> Any:
         return import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
-            raise  # the package is there, something that it needs is not
+            raise  # it is installed, but one of its own requirements is not
         raise ModuleNotFoundError(
-            f"{module} is needed and not there; install it with: pip install 'stochbatch[{extra}]'",
+            f"{module} is not installed; install it with: pip install 'stochbatch[{extra}]'",
             name=module,
         ) from error

@@ -2,8 +2,8 @@
 
 An installed package adds its own by an entry point of the group ``stochbatch``, whose module
 registers them when it is imported. A module, or a file, is named in the environment variable
-``STOCHBATCH_PLUGINS``, several with commas between them. All are imported once in a process, when
-a name is looked for that is not there, or when names are listed.
+``STOCHBATCH_PLUGINS``, several separated by commas. All are imported once per process, when a name
+is unknown, or when names are listed.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def check_settings(owner: str, known: Iterable[str], given: Iterable[str]) -> No
 class Registry(Mapping[str, T]):
     """What can be chosen by name, in the order of its registration.
 
-    Plugins are imported when a name is not there, or when all are asked for.
+    Plugins are imported when a name is unknown, or when all are listed.
 
     Args:
         noun: what the things are, for messages: ``"network"``.

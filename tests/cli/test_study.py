@@ -55,7 +55,7 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("comparison.toml").write_text(STUDY)
     for arguments, code, message in (
-        (("comparison.toml",), 1, "comparison is the name of a study that is there already"),
+        (("comparison.toml",), 1, "a built-in study is called comparison"),
         (("comparisn",), 1, "no study is called 'comparisn', did you mean 'comparison'?"),
         (("comparison", "--scale", "huge"), 1, "no scale is called 'huge'"),
         (("none.toml",), 1, "none.toml cannot be read"),

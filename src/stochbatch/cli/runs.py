@@ -98,7 +98,7 @@ def _draw(runs: list[RunFolder], curve: Path | None) -> None:
 
 def list_runs(root: Path) -> None:
     """Print a row per run."""
-    found = _readable(sorted(folder for folder in iterated(root) if folder.is_dir()), _state)
+    found = _readable(_folders(root), _state)
     if found:
         compare(found)
     else:
@@ -187,14 +187,11 @@ def find_run(run: str, root: Path) -> RunFolder:
 
     if run and Path(run).is_dir():
         return read_run(run)
-    found = sorted(
-        folder
-        for folder in iterated(root)
-        if run and folder.is_dir() and folder.name.startswith(run)
-    )
+    found = [folder for folder in _folders(root) if run and folder.name.startswith(run)]
     if not found:
         raise RunError(
-            f"there is no run {run!r}: neither a folder, nor the beginning of one in {root}"
+            f"there is no run {run!r}: neither a folder, nor the beginning of one in {root}; "
+            "`stochbatch list runs` lists them"
         )
     if len(found) > 1:
         names = ", ".join(folder.name for folder in found)
@@ -202,9 +199,8 @@ def find_run(run: str, root: Path) -> RunFolder:
     return read_run(found[0])
 
 
-def iterated(root: Path) -> list[Path]:
-    """Return what is in the folder of all runs, if it exists."""
-    return list(root.iterdir()) if root.is_dir() else []
+def _folders(root: Path) -> list[Path]:
+    return sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
 
 
 def _facts(run: RunFolder) -> list[tuple[str, object]]:

@@ -193,8 +193,8 @@ def run(
 
     if launched()[1] > 1:
         raise typer.BadParameter(
-            "under torchrun each process would run the whole study; without it, --workers or "
-            "--engine ray have as many trials at work as there is room for"
+            "under torchrun each process would run the whole study; use --workers or --engine ray "
+            "instead"
         )
     run_trials = _engine(engine, workers, device, address, cpus_per_trial, gpus_per_trial)
     found = results(name, scale, root, only, cells, trials)
@@ -269,8 +269,8 @@ def results(
     study = Study.from_file(name) if own else STUDIES[name]
     if own and study.name in STUDIES:
         raise StudyError(
-            f"{name}: {study.name} is the name of a study that is there already, and reports go by "
-            "names: give this one another (name = ... on its first line)"
+            f"{name}: a built-in study is called {study.name}; give this one another name "
+            "(name = ... on its first line)"
         )
     scale = scale or ("paper" if own else "demo")
     kept = parse_only(only or [])

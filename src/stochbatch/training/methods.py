@@ -19,7 +19,7 @@ from stochbatch.optim.sbs import SBS
 from stochbatch.registry import METHODS, check_settings
 
 COMMON = ("lr", "momentum", "weight_decay", "seed")
-"""What every method is given; a method's *settings* are what it has besides."""
+"""Options of every method; its *settings* are the others."""
 
 _NOT_SETTINGS = (*COMMON, "params", "maximize", "foreach", "capturable", "differentiable", "fused")
 

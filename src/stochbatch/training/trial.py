@@ -24,15 +24,15 @@ Value = bool | int | float | str | None | list[float]
 
 
 NULL = "null"
-"""What stands for None where there is no such thing."""
+"""Stands for None in TOML, which has no such value."""
 
 
 LATER = ("evaluate_every", "sync_bn", "norm_init")
-"""Fields that trials did not have from the beginning."""
+"""Fields that were added later."""
 
 
 class TrialError(ValueError):
-    """A trial that cannot be: one line that says what was given and what is allowed."""
+    """A trial that is not valid: one line that says what was given and what is allowed."""
 
 
 class Trial(BaseModel):
@@ -219,7 +219,7 @@ class Trial(BaseModel):
     def to_toml(self) -> str:
         """Return the trial as TOML, with a comment about each field.
 
-        None is the text ``null``, as TOML has no such thing.
+        None is the text ``null``, as TOML has no such value.
         """
         import tomli_w
 
@@ -296,7 +296,7 @@ def _filled(owner: str, defaults: dict[str, Any], given: Mapping[str, Any]) -> S
 def _canonical(name: str, value: Any, default: Any) -> Any:
     """Return a setting as JSON has it: one training must not have two names.
 
-    2 and 2.0, -0.0 and 0.0 are the same number; a text is no truth value.
+    2 and 2.0, -0.0 and 0.0 are the same number; a text is not a truth value.
     """
     if value is inspect.Parameter.empty:
         raise ValueError(f"{name} has no default: set it")
