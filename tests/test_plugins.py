@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import SCRIPT
+from tests.forked import forked
 
 PAGE = (Path(__file__).parents[1] / "docs" / "optimizers.md").read_text(encoding="utf-8")
 (OPTIMIZER,) = re.findall(r"```python\n(# signs_sgd.py\n.*?)```", PAGE, re.DOTALL)
@@ -37,26 +37,13 @@ than = "SGD"
 
 def typed(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Call the command in a folder, with variables of the environment."""
-    return subprocess.run(
-        [str(SCRIPT), *words],
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
-        capture_output=True,
-        text=True,
-        timeout=250,
-    )
+    return forked(["stochbatch", *words], folder, {**os.environ, **variables}, timeout=250)
 
 
 def said(folder: Path, code: str, plugins: str, **variables: str) -> list[str]:
     """Return the lines that a program prints, with these plugins."""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=folder,
-        env={**os.environ, "STOCHBATCH_PLUGINS": plugins, **variables},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    variables = {**os.environ, "STOCHBATCH_PLUGINS": plugins, **variables}
+    done = forked(["python", "-c", code], folder, variables)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
