@@ -81,5 +81,5 @@ def test_damaged_and_missing_weights_are_named(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="weights.safetensors is damaged"):
         read_run(folder).weights()
     path.unlink()
-    with pytest.raises(RunError, match="weights.safetensors cannot be read"):
+    with pytest.raises(RunError, match="weights.safetensors is missing"):
         read_run(folder).weights()

@@ -107,18 +107,29 @@ def _take(lock: filelock.FileLock, folder: Path, wait: bool) -> bool:
 def read_result(folder: Path) -> Result | None:
     """Return the result, or None if the run is not over."""
     path = folder / RESULT
+    content = _read(path)
+    if content is None:
+        return None
     try:
-        result = Result.model_validate_json(path.read_bytes()).in_folder(folder)
+        result = Result.model_validate_json(content).in_folder(folder)
         _check_whose(path, result.trial_hash[:16])
         _check_whole(result)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         why = what_is_wrong(error) if isinstance(error, ValidationError) else str(error)
         raise RunError(
             f"{path} is not a result of this version ({why}): remove it, or start over (--again)"
         ) from None
     return result
+
+
+def _read(path: Path) -> bytes | None:
+    """Return the content of a file, or None if there is none."""
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 def _check_whole(result: Result) -> None:
@@ -151,12 +162,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
         RunError: a line is odd, or another run's.
     """
     path = folder / METRICS
-    try:
-        *lines, rest = path.read_bytes().split(b"\n")
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise RunError(f"{path} cannot be read: {error.strerror or error}") from error
+    *lines, rest = (_read(path) or b"").split(b"\n")
     if _is_json(rest):
         lines.append(rest)
     try:
@@ -237,10 +243,9 @@ class RunFolder:
         if self.result is None:
             return dict(self._last["network"])
         path = self.folder / WEIGHTS
-        try:
-            content = path.read_bytes()
-        except OSError as error:
-            raise RunError(f"{path} cannot be read: {error.strerror or error}") from error
+        content = _read(path)
+        if content is None:
+            raise RunError(f"{path} is missing")
         if hashlib.sha256(content).hexdigest() != self.result.weights_sha256:
             raise RunError(f"{path} is damaged: it does not have the hash in {RESULT}")
         import safetensors.torch
@@ -260,14 +265,15 @@ def read_run(folder: str | Path) -> RunFolder:
 def read_trial(folder: Path) -> Trial | None:
     """Return the trial of a folder, or None if it has none."""
     path = folder / TRIAL
+    content = _read(path)
+    if content is None:
+        return None
     try:
-        fields = json.loads(path.read_bytes())
+        fields = json.loads(content)
         if not isinstance(fields, dict):
             raise TrialError(f"a trial is a table of fields, got {type(fields).__name__}")
         trial = Trial.stored(fields)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise RunError(f"{path} cannot be read as a trial ({error}): remove it") from None
     _check_whose(path, trial.folder)
     return trial

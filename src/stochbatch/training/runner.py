@@ -8,7 +8,7 @@ import logging
 import math
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -111,17 +111,16 @@ def run(
             # Before it is locked, which read-only media cannot be; and after that, as another
             # process may have finished it while this one waited.
             done = ranks.first(finished)
-            if done is None:
-                with locked(folder, wait, ranks):
-                    done = ranks.first(finished)
-                    if done is None:
-                        signals.listen()
-                        chosen = ranks.choose_device(device)
-                        log = folder / LOG if ranks.rank == 0 else None
-                        how = (ranks, watching, signals, checkpoint_seconds)
-                        with _own_generators(chosen), _reported(chosen, log) as written:
-                            runner = _Runner(trial, folder, chosen, written, *how)
-                            return runner.run(data_root, accept_hash, again)
+            with nullcontext() if done else locked(folder, wait, ranks):
+                done = done or ranks.first(finished)
+                if done is None:
+                    signals.listen()
+                    chosen = ranks.choose_device(device)
+                    how = (ranks, watching, signals, checkpoint_seconds)
+                    log_path = folder / LOG if ranks.rank == 0 else None
+                    with _own_generators(chosen), _reported(chosen, log_path) as log:
+                        runner = _Runner(trial, folder, chosen, log, *how)
+                        return runner.run(data_root, accept_hash, again)
             if ranks.rank == 0:
                 remove_leftovers(folder)
             watching.on_end(done)
@@ -255,8 +254,7 @@ class _Runner:
         """Train, evaluate and save; return the line of metrics."""
         self.first, self.began, self.told_at = first, time.monotonic(), time.monotonic()
         metrics = self.trainer.train_epoch(epoch, first, self._after_step)
-        # A training that diverges is always evaluated: no earlier and better epoch may stand for
-        # it.
+        # A training that diverges is always evaluated, so that no better epoch stands for it.
         if _diverged(metrics) or self.trial.evaluates(epoch):
             tested = self.trainer.evaluate(epoch, lambda: self.signals.received)
             if not tested:  # a signal came; the next run evaluates the weights, which are final

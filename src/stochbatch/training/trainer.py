@@ -173,7 +173,7 @@ class Trainer:
 
         for step in range(first, self.steps):
             numbers = itertools.count(step * self.batches_per_step)
-            if self.method.closure:
+            if self.method.closure:  # it evaluates several batches
                 self.optimizer.step(forward_backward)  # type: ignore[arg-type]
             else:
                 forward_backward()
