@@ -10,6 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import runpy
+import signal
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -91,6 +92,7 @@ def _call(words: list[str], cwd: str, env: Mapping[str, str], out: str, err: str
         os.dup2(file, number)
         os.close(file)
     sys.stdin, sys.stdout, sys.stderr = (os.fdopen(n, mode) for n, mode in enumerate("rww"))
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])  # as in a shell
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)

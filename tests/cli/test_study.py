@@ -69,4 +69,4 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, monkeypatch) -> None:
         assert len(outcome.err.splitlines()) == 1
     outcome = call("study", "run", "comparison", "--engine", "cloud")
     assert outcome.code == 2
-    assert "there are the engines 'local' and 'ray', got 'cloud'" in outcome.err
+    assert "unknown engine 'cloud'; choose local or ray" in outcome.err

@@ -1,25 +1,30 @@
 """Invariant: an engine runs what is missing, and neither a failure nor a kill disturbs the rest."""
 
 import json
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
+from multiprocessing import forkserver
 from pathlib import Path
+from typing import Any
 
 import filelock
 import pytest
 import torch
 
-from stochbatch.studies import SCALES, Study, collect, local_engine
+from stochbatch.data import MissingFileError
+from stochbatch.studies import SCALES, Study, collect
 from stochbatch.studies.engine import StudyStopped, StudyWatcher, train
-from stochbatch.studies.local_engine import default_workers, devices, run_trials
+from stochbatch.studies.local_engine import LocalEngine, default_workers, devices, run_trials
 from stochbatch.training import Trial
-from tests.cli.command import ENVIRONMENT, SCRIPT
+from tests.forked import Forked
+from tests.studies.conftest import Plugin
 from tests.training.runs import lasting, small_trial
+
+needs_linux = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's /proc")
 
 TEXT = """
 title = "small"
@@ -38,13 +43,23 @@ values = ["sgd", "sbs"]
 
 
 class Log(StudyWatcher):
-    def __init__(self) -> None:
+    """Remembers what it was told, and acts once when a trial has done some epochs."""
+
+    def __init__(self, act: Callable[[], object] | None = None, after: int = 1) -> None:
+        self.act, self.after = act, after
         self.ended: list[tuple[int, str, str]] = []
         self.epochs: list[tuple[int, int]] = []
+        self.notes: list[str] = []
         self.closed = False
 
-    def epoch(self, trial: Trial, done: int) -> None:
-        self.epochs.append((trial.seed, done))
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def progress(self, trial: Trial, metrics: list[dict[str, Any]]) -> None:
+        self.epochs.append((trial.seed, len(metrics)))
+        if self.act is not None and len(metrics) >= self.after:
+            self.act, act = None, self.act
+            act()
 
     def end_of(self, trial: Trial, status: str, text: str) -> None:
         self.ended.append((trial.seed, status, text))
@@ -53,20 +68,26 @@ class Log(StudyWatcher):
         self.closed = True
 
 
-def test_what_others_are_at_work_on_comes_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def until(fact: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 200
+    while not fact():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.02)
+
+
+def assert_as_alone(trial: Trial, root: Path, tmp_path: Path) -> None:
+    train(trial, tmp_path / "whole", patience=0)
+    assert lasting(root / trial.folder) == lasting(tmp_path / "whole" / trial.folder)
+
+
+def test_trials_that_others_train_go_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stochbatch.studies.local_engine.IMPATIENT_SECONDS", 0.1)
     held, free = (small_trial(epochs=1, seed=seed) for seed in range(2))
     (tmp_path / held.folder).mkdir()
     lock = filelock.FileLock(tmp_path / held.folder / "lock")
     lock.acquire()
 
     class Releasing(Log):
-        notes = ""
-
-        def note(self, text: str) -> None:
-            self.notes += text
-
         def end_of(self, trial: Trial, status: str, text: str) -> None:
             super().end_of(trial, status, text)
             lock.release()
@@ -74,40 +95,21 @@ def test_what_others_are_at_work_on_comes_last(
     watcher = Releasing()
     assert run_trials([held, free], tmp_path, watcher=watcher).finished == 2
     assert [seed for seed, *_ in watcher.ended] == [1, 0]
-    assert "at work on some of these trials: they come last" in watcher.notes
-
-
-class Broken(Log):
-    """Its terminal was closed."""
-
-    def end_of(self, trial: Trial, status: str, text: str) -> None:
-        super().end_of(trial, status, text)
-        raise BrokenPipeError
+    assert watcher.notes == ["another process is training some of these trials: they go last"]
 
 
 def test_a_watcher_that_cannot_write_any_more_does_not_end_a_study(tmp_path: Path) -> None:
+    class Broken(Log):
+        """Its terminal was closed."""
+
+        def end_of(self, trial: Trial, status: str, text: str) -> None:
+            super().end_of(trial, status, text)
+            raise BrokenPipeError
+
     watcher = Broken()
     assert run_trials([small_trial(epochs=1)], tmp_path, watcher=watcher).finished == 1
     assert len(watcher.ended) == 1
     assert watcher.closed
-
-
-def test_a_process_whose_device_may_be_broken_is_replaced_after_a_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A GPU that is not there stands for one that is broken: every trial on it fails."""
-    places: list[int] = []
-    hire = local_engine._Engine._hire
-    monkeypatch.setattr(
-        local_engine._Engine, "_hire", lambda self, place: (places.append(place), hire(self, place))
-    )
-    trials = [small_trial(dataset="cifar10", network="vgg11"), small_trial(epochs=1)]
-    options = {"data_root": tmp_path / "empty"}
-    assert run_trials(trials, tmp_path / "sound", device="cpu", **options).failed == 1
-    assert places == [0]
-    monkeypatch.setattr(local_engine, "devices", lambda device: ["cuda:77"])
-    assert run_trials(trials, tmp_path / "broken", **options).failed == 2
-    assert places == [0, 0, 0]
 
 
 def test_what_is_missing_is_run_and_what_is_done_is_not(tmp_path: Path) -> None:
@@ -119,12 +121,17 @@ def test_what_is_missing_is_run_and_what_is_done_is_not(tmp_path: Path) -> None:
     assert (count.finished, count.diverged, count.failed) == (4, 0, 0)
     assert log.closed
     assert {seed for seed, *_ in log.ended} == {0, 1}
+    # Each trial is told of when it starts, and when its last epoch is done.
+    assert log.epochs[0] == (0, 0)
+    assert log.epochs.count((0, 2)) == log.epochs.count((1, 2)) == 2
     after = collect(study, scale, tmp_path, repetitions=3)
     assert [trial.seed for trial in after.missing] == [2, 2]
     assert all(outcome.status == "finished" for outcome in after.cells[0].outcomes[:2])
     assert after.cells[0].outcomes[2].status == "missing"
     again = collect(study, scale, tmp_path, repetitions=2)
     assert again.missing == []
+    for trial in results.missing:
+        assert_as_alone(trial, tmp_path, tmp_path)
 
 
 def test_a_trial_that_fails_is_recorded_and_the_others_go_on(tmp_path: Path) -> None:
@@ -137,135 +144,172 @@ def test_a_trial_that_fails_is_recorded_and_the_others_go_on(tmp_path: Path) -> 
     assert "is not a result of this version" in count.errors[0]
     error = json.loads((tmp_path / bad.folder / "error.json").read_text())
     assert "RunError" in error["traceback"]
+    assert error["trial_hash"] == bad.hash
     (tmp_path / bad.folder / "result.json").unlink()
     assert run_trials([bad], tmp_path).finished == 1
     assert not (tmp_path / bad.folder / "error.json").exists()
 
 
-class KillsTheFirst(Log):
-    """Kills a worker when it has done its first epoch."""
+def test_missing_data_are_one_line_before_anything_starts(tmp_path: Path) -> None:
+    trials = [
+        small_trial(),
+        *(small_trial(dataset=name, network="vgg11") for name in ("cifar10", "svhn", "cifar10")),
+    ]
+    with pytest.raises(MissingFileError) as error:
+        run_trials(trials, tmp_path / "runs", data_root=tmp_path)
+    get = f"stochbatch data get {{}} --data-root {tmp_path}"
+    commands = f"{get.format('cifar10')} && {get.format('svhn')}"
+    assert str(error.value) == (
+        f"the files of cifar10, svhn are not in {tmp_path}; get them first: {commands}"
+    )
+    assert not (tmp_path / "runs").exists()
 
-    def epoch(self, trial: Trial, done: int) -> None:
-        super().epoch(trial, done)
-        if done == 1 and len([1 for seed, d in self.epochs if d == 1]) == 1:
-            children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
-            for child in children:
-                command = Path(f"/proc/{child}/cmdline").read_bytes()
-                if b"spawn_main" in command:
-                    os.kill(int(child), signal.SIGKILL)
 
+def test_a_worker_that_is_killed_fails_its_trial_only(tmp_path: Path, plugin: Plugin) -> None:
+    trials = [plugin.long(share=0.1, seed=seed) for seed in range(2)]
+    plugin.begin(slow=True)
 
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's /proc")
-def test_a_worker_that_is_killed_is_replaced(tmp_path: Path) -> None:
-    trials = [small_trial(epochs=30, seed=seed) for seed in range(2)]
-    log = KillsTheFirst()
-    count = run_trials(trials, tmp_path, watcher=log)
+    def kill_it() -> None:
+        (pid,) = plugin.pids()
+        os.kill(pid, signal.SIGKILL)
+        plugin.slow.unlink()
+
+    count = run_trials(trials, tmp_path, watcher=Log(kill_it))
     assert (count.finished, count.failed) == (1, 1)
-    assert "died with exit code -9" in count.errors[0]
+    assert "the process that trained it died with exit code -9" in count.errors[0]
+    error = json.loads((tmp_path / trials[0].folder / "error.json").read_text())
+    assert "exit code -9" in error["error"]
+    assert error["trial_hash"] == trials[0].hash
     assert run_trials(trials, tmp_path).finished == 2
+    assert_as_alone(trials[0], tmp_path, tmp_path)
 
 
-def test_a_signal_stops_a_study_and_the_next_run_ends_it(tmp_path: Path) -> None:
-    trial = small_trial(epochs=40)
-
-    class Stops(Log):
-        def epoch(self, trial: Trial, done: int) -> None:
-            if done == 3:
-                os.kill(os.getpid(), signal.SIGINT)
-
+def test_a_signal_stops_a_study_and_the_next_run_ends_it(tmp_path: Path, plugin: Plugin) -> None:
+    trial, parts = plugin.long(share=0.1), tmp_path / "parts"
+    plugin.begin(slow=True)
     with pytest.raises(StudyStopped, match="stopped by signal 2"):
-        run_trials([trial], tmp_path / "parts", watcher=Stops())
-    assert list((tmp_path / "parts").glob("*/checkpoint-*.pt"))
-    assert run_trials([trial], tmp_path / "parts").finished == 1
-    train(trial, tmp_path / "whole")
-    assert lasting(tmp_path / "parts" / trial.folder) == lasting(tmp_path / "whole" / trial.folder)
+        run_trials([trial], parts, watcher=Log(lambda: os.kill(os.getpid(), signal.SIGINT)))
+    assert list(parts.glob("*/checkpoint-*.pt"))
+    assert not list(parts.glob("*/error.json"))
+    plugin.slow.unlink()
+    log = Log()
+    assert run_trials([trial], parts, watcher=log).finished == 1
+    assert log.epochs[0][1] >= 1, "a resumed trial starts with the epochs it has"
+    assert_as_alone(trial, parts, tmp_path)
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's /proc")
-@pytest.mark.parametrize("moment", [0.0, 1.0])
-def test_ctrl_c_while_the_workers_begin_leaves_no_traceback(tmp_path: Path, moment: float) -> None:
-    words = ["study", "run", "comparison", "--scale", "demo", "--workers", "2"]
-    process = subprocess.Popen(
-        [str(SCRIPT), *words, "--root", str(tmp_path)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=ENVIRONMENT,
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    said = process.stdout.readline()  # how many trials there are: from now on workers are hired
-    _until(lambda: len(_children(process.pid)) > 1)
-    time.sleep(moment)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    said += process.communicate(timeout=300)[0]
-    assert "Traceback" not in said
-    assert "Stopped; everything is saved" in said
-    assert process.returncode == 130
-
-
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's /proc")
-def test_workers_of_an_engine_that_is_killed_save_and_end_and_the_next_goes_on(
-    tmp_path: Path,
-) -> None:
-    """The engine alone is killed, as by the kernel for want of memory."""
-    trial = small_trial(epochs=60)
+def driver(trials: list[Trial], root: Path) -> Forked:
+    """Run a study as the command does, in a process group of its own."""
     program = (
+        "import os, sys; os.setsid()\n"
         "from stochbatch.training import Trial\n"
+        "from stochbatch.studies.engine import StudyStopped\n"
         "from stochbatch.studies.local_engine import run_trials\n"
-        "if __name__ == '__main__':\n"
-        f"    run_trials([Trial(**{trial.model_dump()!r})], {str(tmp_path)!r})\n"
+        "print('begun', flush=True)\n"
+        "try:\n"
+        f"    run_trials([Trial(**fields) for fields in {[t.model_dump() for t in trials]!r}],"
+        f" {str(root)!r}, workers=2)\n"
+        "except StudyStopped as stop:\n"
+        "    sys.exit(128 + stop.signal_number)\n"
     )
-    script = tmp_path / "engine_script.py"
-    script.write_text(program)
-    engine = subprocess.Popen([sys.executable, str(script)])
-    _until(lambda: list(tmp_path.glob("*/checkpoint-*.pt")))
-    children = Path(f"/proc/{engine.pid}/task/{engine.pid}/children").read_text().split()
-    workers = [child for child in children if b"spawn_main" in _command(child)]
-    engine.kill()
-    engine.wait()
-    # Not waiting for the orphans: the next engine does, until they have saved.
+    return Forked(["python", "-c", program])
+
+
+def children(process: Forked) -> list[str]:
+    tasks = Path(f"/proc/{process.pid}/task").glob("*/children")
+    return " ".join(path.read_text() for path in tasks).split()
+
+
+@needs_linux
+@pytest.mark.parametrize(
+    ("number", "training"),
+    [(signal.SIGINT, False), (signal.SIGINT, True), (signal.SIGTERM, True)],
+)
+def test_a_signal_to_all_processes_leaves_no_traceback(
+    tmp_path: Path, plugin: Plugin, number: signal.Signals, training: bool
+) -> None:
+    """As a terminal sends it, while the fork server starts or while the trials train."""
+    plugin.begin(slow=True)
+    process = driver([plugin.long(seed=seed) for seed in range(2)], tmp_path)
+    until(process.stdout.read_text)
+    if training:
+        until(lambda: len(plugin.pids()) == 2)
+    else:
+        until(lambda: children(process))
+    os.killpg(process.pid, number)
+    done = process.wait()
+    assert (done.returncode, done.stderr) == (128 + number, "")
+    assert len(list(tmp_path.glob("*/checkpoint-*.pt"))) == 2 * training
+    assert not list(tmp_path.glob("*/error.json"))
+
+
+@needs_linux
+def test_workers_of_an_engine_that_is_killed_save_and_end_and_the_next_goes_on(
+    tmp_path: Path, plugin: Plugin
+) -> None:
+    """Only the engine is killed, as by the kernel for want of memory."""
+    trial = plugin.long(share=0.5)
+    plugin.begin(slow=True)
+    process = driver([trial], tmp_path)
+    until(plugin.pids)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    # It was within its first epoch: what is saved is saved because the engine is gone.
+    until(lambda: list(tmp_path.glob("*/checkpoint-00000-*.pt")))
+    (worker,) = plugin.pids()
+    plugin.slow.unlink()
+    # Not waiting for the orphan: the next engine does, until it has ended.
     assert run_trials([trial], tmp_path).finished == 1
-    assert workers
-    _until(lambda: all(b"spawn_main" not in _command(worker) for worker in workers))
+    until(lambda: not Path(f"/proc/{worker}").exists())
     assert not (tmp_path / trial.folder / "error.json").exists()
-    train(trial, tmp_path / "whole")
-    assert lasting(tmp_path / trial.folder) == lasting(tmp_path / "whole" / trial.folder)
+    assert_as_alone(trial, tmp_path, tmp_path)
 
 
-def _children(process: int) -> list[str]:
-    return Path(f"/proc/{process}/task/{process}/children").read_text().split()
+@needs_linux
+def test_the_fork_server_has_no_threads_that_a_fork_would_lose(tmp_path: Path) -> None:
+    run_trials([small_trial(epochs=1)], tmp_path)
+    server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    assert len(os.listdir(f"/proc/{server}/task")) == 1
 
 
-def _command(process: str) -> bytes:
-    try:
-        return Path(f"/proc/{process}/cmdline").read_bytes()
-    except OSError:
-        return b""
+@needs_linux
+def test_processes_of_others_can_be_terminated(tmp_path: Path) -> None:
+    """There is one fork server for all that a program does."""
+    run_trials([small_trial(epochs=1)], tmp_path)
+    process = multiprocessing.get_context("forkserver").Process(target=time.sleep, args=(100,))
+    process.start()
+    process.terminate()
+    process.join()
+    assert process.exitcode == -signal.SIGTERM
 
 
-def _until(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 300
-    while not true():
-        assert time.monotonic() < deadline, "waited for five minutes"
-        time.sleep(0.05)
+def test_a_process_has_the_environment_of_the_call(
+    tmp_path: Path, plugin: Plugin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial = plugin.long(epochs=1)
+    assert run_trials([trial], tmp_path / "with").finished == 1
+    monkeypatch.delenv("STOCHBATCH_PLUGINS")
+    count = run_trials([trial], tmp_path / "without")
+    assert "no method is called 'slow-sgd'" in count.errors[0]
 
 
-def test_trials_are_handed_out_to_all_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trials_are_handed_out_to_all_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     assert devices("auto") == ["cuda:0", "cuda:1", "cuda:2"]
     assert default_workers("auto") == 3
     assert devices("cpu") == ["cpu"]
     assert default_workers("cpu") == os.cpu_count()
+    engine = LocalEngine(tmp_path, 4, devices("auto"), {})
+    for seed in range(4):
+        engine.start(small_trial(seed=seed), patient=False)
+    assert [each.device for each in engine.running] == ["cuda:0", "cuda:1", "cuda:2", "cuda:0"]
+    engine.stop()
 
 
 def test_no_process_stays_behind(tmp_path: Path) -> None:
     before = threading.active_count()
     run_trials([small_trial(epochs=1)], tmp_path)
-    time.sleep(0.1)
-    import multiprocessing
-
     assert not multiprocessing.active_children()
     assert threading.active_count() == before
 

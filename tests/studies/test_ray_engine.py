@@ -19,80 +19,25 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import filelock
 import pytest
 import torch
 
-from stochbatch import plugins
-from stochbatch.studies.engine import StudyStopped, StudyWatcher, train
-from stochbatch.studies.ray_engine import ClusterError, connected, run_trials
+from stochbatch.studies.engine import StudyStopped, StudyWatcher, run_study, train
+from stochbatch.studies.ray_engine import ClusterError, RayEngine, connected, run_trials
 from stochbatch.training import METHODS, Method, RunError, Trial
 from tests.cli.command import ENVIRONMENT, SCRIPT, assert_one_clear_line, call
+from tests.studies.conftest import Plugin
 from tests.training.runs import lasting, small_trial
 
-PLUGIN = """
-import os, time
-from pathlib import Path
-import torch
-from stochbatch.training import METHODS, Method
-
-FOLDER = Path(__file__).parent
-
-class SlowSGD(torch.optim.SGD):
-    def step(self, closure=None):
-        (FOLDER / f"{os.getpid()}.pid").touch()
-        if (FOLDER / "slow").exists():
-            time.sleep(1.0)
-        return super().step(closure)
-
-METHODS.add("slow-sgd", "SGD that can be made slow.", Method("Slow SGD", SlowSGD))
-"""
 QUICK = [small_trial(method=method, epochs=2) for method in ("sgd", "sbs", "entropy-sgd")]
 
 distributed = pytest.mark.distributed
 pytestmark = pytest.mark.timeout(900)
 
 
-class Plugin:
-    """A folder with the plugin: which processes have used it, and whether it is slow."""
-
-    def __init__(self, folder: Path) -> None:
-        self.file, self.slow = folder / "slow_sgd.py", folder / "slow"
-        self.file.write_text(PLUGIN)
-
-    def pids(self) -> set[int]:
-        return {int(path.stem) for path in self.file.parent.glob("*.pid")}
-
-    def begin(self, slow: bool) -> None:
-        """Forget who has used it."""
-        for path in self.file.parent.glob("*.pid"):
-            path.unlink()
-        if slow:
-            self.slow.touch()
-
-    def long(self, **fields: Any) -> Trial:
-        """A trial of a second, or of a minute while it is slow."""
-        return small_trial(**{"method": "slow-sgd", "epochs": 8, "momentum": 0.9, **fields})
-
-
 @pytest.fixture(scope="module")
-def plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plugin]:
-    plugin = Plugin(tmp_path_factory.mktemp("plugin"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("STOCHBATCH_PLUGINS", str(plugin.file))
-        patch.setattr(plugins, "_begun", False)
-        for part in ("_things", "_summaries", "_origins"):  # as they were, afterwards
-            patch.setattr(METHODS, part, dict(getattr(METHODS, part)))
-        yield plugin
-
-
-@pytest.fixture(autouse=True)
-def fast(plugin: Plugin) -> Iterator[None]:
-    yield
-    plugin.slow.unlink(missing_ok=True)
-
-
-@pytest.fixture(scope="module")
-def cluster(plugin: Plugin) -> Iterator[Any]:
+def cluster(module_plugin: Plugin) -> Iterator[Any]:
     """Two nodes with a CPU each; the first one claims to have a GPU as well."""
     pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
@@ -135,8 +80,8 @@ class Log(StudyWatcher):
     def note(self, text: str) -> None:
         self.notes.append(text)
 
-    def epoch(self, trial: Trial, done: int) -> None:
-        if done:
+    def progress(self, trial: Trial, metrics: list[dict[str, Any]]) -> None:
+        if metrics:
             self.begun.add(trial.hash)
         if self.act is not None and len(self.begun) == self.trials:
             self.act, act = None, self.act
@@ -158,7 +103,7 @@ def until(fact: Callable[[], object], process: subprocess.Popen[str] | None = No
 def assert_as_alone(trials: list[Trial], root: Path, tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     for trial in trials:
-        assert train(trial, whole)[0] == "finished"
+        assert train(trial, whole, patience=0)
         assert lasting(root / trial.folder) == lasting(whole / trial.folder)
 
 
@@ -374,7 +319,11 @@ def test_options_that_cannot_be(options: dict[str, Any], message: str, tmp_path:
 @distributed
 @pytest.mark.parametrize(
     ("address", "reason"),
-    [("127.0.0.1:{port}", "Connection refused"), ("nonsense", ""), ("ray://127.0.0.1:10001", "")],
+    [
+        ("127.0.0.1:{port}", "Connection refused"),
+        ("nonsense", ""),
+        ("http://127.0.0.1:8265", "expected auto or HOST:PORT of the head"),
+    ],
 )
 def test_where_there_is_no_cluster_one_line_says_so(
     address: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -389,6 +338,41 @@ def test_where_there_is_no_cluster_one_line_says_so(
     outcome = call("study", "run", "comparison", *options)
     assert_one_clear_line(outcome, 1, f"no Ray cluster at {address}: ", reason)
     assert not root.exists()
+
+
+@distributed
+def test_only_a_death_is_called_one(tmp_path: Path) -> None:
+    exceptions = pytest.importorskip("ray.exceptions")
+
+    class Failing:
+        """Stands for Ray, whose every task ends with an error."""
+
+        def __init__(self, error: Exception) -> None:
+            self.exceptions, self.error = exceptions, error
+
+        def wait(self, tasks: list[Any], **options: Any) -> tuple[list[Any], list[Any]]:
+            return tasks, []
+
+        def get(self, task: Any) -> None:
+            raise self.error
+
+    trial = QUICK[0]
+    for error, text in (
+        (exceptions.WorkerCrashedError(), "the process that trained it died 11 times: The worker"),
+        (exceptions.RuntimeEnvSetupError("no pip"), "Ray could not run it: RuntimeEnvSetupError"),
+    ):
+        engine = RayEngine(Failing(error), lambda *words: object(), tmp_path, 1, tries=11)
+        assert run_study(engine, [trial], tmp_path).errors[0].startswith(f"{trial.folder}: {text}")
+
+
+@distributed
+def test_marks_of_killed_drivers_are_removed_and_those_of_others_stay(
+    connection: Any, tmp_path: Path
+) -> None:
+    (tmp_path / ".study-killed").touch()
+    with filelock.FileLock(tmp_path / ".study-another"):
+        assert run_trials(QUICK[:1], tmp_path).finished == 1
+        assert [path.name for path in tmp_path.glob(".study-*")] == [".study-another"]
 
 
 def test_without_ray_one_line_says_what_to_install(

@@ -84,10 +84,12 @@ class Count:
 class Engine(Protocol):
     """Trains trials, each in a process of its own, by :func:`train`."""
 
-    room: int
-    """How many trials to hand it at once; it may change."""
     queues: bool
     """Whether a trial that is handed to it may have to wait for its turn."""
+
+    @property
+    def room(self) -> int:
+        """How many trials to hand it at once; it may change."""
 
     def start(self, trial: Trial, patient: bool) -> None:
         """Start to train a trial; if not patient, only if its folder is free."""

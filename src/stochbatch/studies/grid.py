@@ -202,9 +202,8 @@ class Study(BaseModel):
     def check_size(self, cells: int, repetitions: int) -> None:
         """Raise if there would be more trials than anyone can run."""
         if cells * repetitions > MOST_TRIALS:
-            raise StudyError(
-                f"a study has at most {MOST_TRIALS:,} trials, got {cells:,} cells of {repetitions:,}"
-            )
+            given = f"{cells:,} cells of {repetitions:,}"
+            raise StudyError(f"a study has at most {MOST_TRIALS:,} trials, got {given}")
 
     def cells(
         self,

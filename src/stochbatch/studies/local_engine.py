@@ -38,9 +38,6 @@ from stochbatch.training.exceptions import RunError
 
 LOOK_EVERY = 0.2
 """Seconds between two looks at signals and progress."""
-PRELOADED = ["torch._dynamo", "stochbatch.studies.engine"]
-"""What trials import, torch's optimizers the first of them at their first step. Imports only: a
-thread pool that runs before a fork does not exist after it."""
 BUSY_CODE = 75
 """Exit code of a process whose trial another process is training."""
 
@@ -118,7 +115,7 @@ class LocalEngine:
         self.context: Any = multiprocessing.get_context("spawn")
         if sys.platform == "linux":
             self.context = multiprocessing.get_context("forkserver")
-            self.context.set_forkserver_preload(PRELOADED)
+            self.context.set_forkserver_preload(["stochbatch.studies.fork_server"])
             self.warming_up.start()
 
     def _warm_up(self) -> None:
@@ -137,11 +134,9 @@ class LocalEngine:
         """Start a process on the device that has the fewest."""
         taken = [each.device for each in self.running]
         device = min(self.devices, key=taken.count)
+        patience = -1.0 if patient else IMPATIENT_SECONDS
+        options = self.options | {"device": device, "patience": patience}
         # The environment too: that of the fork server may be older.
-        options = self.options | {
-            "device": device,
-            "patience": -1 if patient else IMPATIENT_SECONDS,
-        }
         arguments = (trial, self.root, options, dict(os.environ))
         process = self.context.Process(target=_work, args=arguments, daemon=True)
         with _signals_held_back():

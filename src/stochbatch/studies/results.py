@@ -144,8 +144,8 @@ def outcome_of(trial: Trial, root: Path) -> Outcome:
     except RunError as error:
         return Outcome(trial, folder, "failed", error=str(error))
     if result is None:
-        error = read_error(folder, trial)
-        return Outcome(trial, folder, "missing" if error is None else "failed", error=error)
+        what = read_error(folder, trial)
+        return Outcome(trial, folder, "missing" if what is None else "failed", error=what)
     if result.trial_hash != trial.hash:
         return Outcome(
             trial, folder, "failed", error=_foreign(folder / RESULT, result.trial_hash, trial)
