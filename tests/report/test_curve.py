@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from stochbatch.report import learning_curve
-from stochbatch.report.batch_sizes import batches, kind_of
+from stochbatch.report.batch_sizes import batches
 from stochbatch.report.curve import CurveError, draw
 from stochbatch.training import Trial
 from tests.trained import trained
@@ -66,6 +66,12 @@ def test_several_runs_are_told_apart(tmp_path: Path) -> None:
     assert any(label.startswith("SBS, seed 0") for label in labels)
 
 
+def test_a_run_whose_plugin_is_missing_goes_by_its_name() -> None:
+    run = made_up([line(0)])
+    run.trial = SimpleNamespace(method="gone", network="vgg_tiny", dataset="digits", seed=3)
+    assert draw([run]).get_suptitle() == "gone: vgg_tiny on digits, seed 3"
+
+
 def test_a_diverged_run_has_a_curve_as_far_as_it_went(tmp_path: Path) -> None:
     read = made_up([line(0), line(1, train_loss=None, test_loss=None)])
     learning_curve([read], tmp_path / "curve.png")
@@ -93,7 +99,7 @@ def test_layers_without_numbers_are_left_out_of_the_mean() -> None:
         {"kind": "conv", "size": 1, "batches": 2.0},
         {"kind": "conv", "size": 9, "batches": None},
     ]
-    assert batches([{"layers": layers}], kind_of) == {"conv": [2.0]}
+    assert batches([{"layers": layers}]) == {"conv": [2.0]}
 
 
 def test_without_an_epoch_there_is_no_curve(tmp_path: Path) -> None:

@@ -32,6 +32,9 @@ def report(
             help="Folder to write.", show_default="reports/NAME-SCALE, with -part if narrowed"
         ),
     ] = None,
+    figures: Annotated[
+        bool, typer.Option(help="Draw figures, which takes most of the time.")
+    ] = True,
 ) -> None:
     """Write the page, tables and figures of a study."""
     from stochbatch.report import write_report
@@ -46,5 +49,6 @@ def report(
             f"{shlex.join(command)}"
         )
     part = "-part" if found.narrowed else ""  # which must not take the place of the whole
-    page = write_report(found, to or Path("reports") / f"{found.study.name}-{at}{part}")
+    folder = to or Path("reports") / f"{found.study.name}-{at}{part}"
+    page = write_report(found, folder, figures=figures)
     say(f"report: {page}")

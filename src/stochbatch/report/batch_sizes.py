@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stochbatch.optional import optional
-from stochbatch.report.formatting import joined
 from stochbatch.report.layout import Group, Layout
 from stochbatch.report.plotting import (
-    Point,
     Sketch,
     file_name,
     in_brackets,
+    over_epochs,
     over_trials,
     panel_of,
     style_at,
@@ -28,61 +27,47 @@ NAMED = 40
 ROW = 0.14
 """Inches of a named layer."""
 
-Layers = Callable[[Mapping[str, Any]], str]
-"""Which layers are taken together: those of which it returns the same."""
+KIND, LAYER = "{kind}", "{name} ({kind})"
+"""Names of layers: those of one name are taken together."""
 
 
-def kind_of(layer: Mapping[str, Any]) -> str:
-    """Take together layers of one kind."""
-    return str(layer["kind"])
-
-
-def name_of(layer: Mapping[str, Any]) -> str:
-    """Keep every layer apart."""
-    return f"{layer['name']} ({layer['kind']})"
-
-
-def batches(metrics: Sequence[Mapping[str, Any]], by: Layers) -> dict[str, list[float]]:
-    """Return for some layers together their mean number of batches, an epoch after the other.
+def batches(metrics: Sequence[Mapping[str, Any]], name: str = KIND) -> dict[str, list[float]]:
+    """Return by name the mean number of batches, an epoch after the other; NaN without a number.
 
     Every weight counts alike, so a large layer counts more than a small one.
 
     Example:
-        >>> from stochbatch.report.batch_sizes import batches, kind_of
+        >>> from stochbatch.report.batch_sizes import batches
         >>> layers = [
         ...     {"kind": "conv", "size": 3, "batches": 1.0},
         ...     {"kind": "conv", "size": 1, "batches": 5.0},
         ...     {"kind": "bias", "size": 7, "batches": None},
         ... ]
-        >>> batches([{"epoch": 0, "layers": layers}], kind_of)
+        >>> batches([{"epoch": 0, "layers": layers}])
         {'conv': [2.0], 'bias': [nan]}
     """
     found: dict[str, list[float]] = {}
     for epoch, line in enumerate(metrics):
         sums: dict[str, tuple[float, int]] = {}
         for layer in line.get("layers") or ():
-            curve = found.setdefault(by(layer), [math.nan] * len(metrics))
+            of = name.format_map(layer)
+            curve = found.setdefault(of, [math.nan] * len(metrics))
             if layer["batches"] is not None:
-                total, size = sums.get(by(layer), (0.0, 0))
+                total, size = sums.get(of, (0.0, 0))
                 total, size = total + layer["size"] * layer["batches"], size + layer["size"]
-                sums[by(layer)] = total, size
-                curve[epoch] = total / size
+                sums[of], curve[epoch] = (total, size), total / size
     return found
 
 
 def by_kind(layout: Layout, axis: str, group: Group) -> Sketch | None:
     """Draw the kinds of layers as lines, a panel for each cell of a group that is of SBS."""
-    found = {label: _in_images(cell.done, kind_of) for label, _, cell in layout.along(axis, group)}
+    found = {label: _in_images(cell.done, KIND) for label, _, cell in layout.along(axis, group)}
     cells = {label: curves for label, curves in found.items() if curves}
     if not cells:
         return None
     kinds = dict.fromkeys(kind for curves in cells.values() for kind in curves)
-
-    def points(values: Sequence[float]) -> list[Point]:
-        return [(epoch, value, value, value) for epoch, value in enumerate(values, 1)]
-
     ends = "; ".join(
-        f"{label}: " + joined([f"{kind} {values[-1]:.0f}" for kind, values in curves.items()])
+        f"{label}: " + ", ".join(f"{kind} {values[-1]:.0f}" for kind, values in curves.items())
         for label, curves in cells.items()
     )
     title = f"Effective batch size by kind of layer{in_brackets(group)}"
@@ -93,7 +78,7 @@ def by_kind(layout: Layout, axis: str, group: Group) -> Sketch | None:
         [
             panel_of(
                 {
-                    kind: (style_at(position), points(curves[kind]))
+                    kind: (style_at(position), over_epochs(curves[kind]))
                     for position, kind in enumerate(kinds)
                     if kind in curves
                 },
@@ -111,18 +96,18 @@ def by_layer(layout: Layout, axis: str, groups: Iterable[Group]) -> list[tuple[G
     found = []
     for group in groups:
         for label, _, cell in layout.along(axis, group):
-            curves = _in_images(cell.done, name_of)
+            curves = _in_images(cell.done, LAYER)
             if any(math.isfinite(value) for values in curves.values() for value in values):
                 place = {**group, axis: label}
                 found.append((place, _map(curves, place, _batch(cell.done[0]))))
     return found
 
 
-def _in_images(trials: Iterable[Outcome], by: Layers) -> dict[str, list[float]]:
+def _in_images(trials: Iterable[Outcome], names: str) -> dict[str, list[float]]:
     """Return the means over the trials that have a number; NaN where none has."""
     found: dict[str, list[list[float]]] = {}
     for trial in trials:
-        for name, curve in batches(trial.metrics, by).items():
+        for name, curve in batches(trial.metrics, names).items():
             found.setdefault(name, []).append([_batch(trial) * count for count in curve])
     return {name: _mean(curves) for name, curves in found.items()}
 

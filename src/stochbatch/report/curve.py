@@ -7,11 +7,11 @@ import os
 from collections.abc import Iterable, Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stochbatch.files import write_atomically
 from stochbatch.optional import optional
-from stochbatch.report.batch_sizes import batches, kind_of
+from stochbatch.report.batch_sizes import batches
 from stochbatch.report.plotting import COLOURS, MARKERS
 
 if TYPE_CHECKING:
@@ -72,11 +72,22 @@ def draw(runs: Sequence[RunFolder]) -> Figure:
     figure.set_size_inches(8, 1 + 2.6 * panels)
     axes: list[Axes] = list(figure.subplots(panels, 1, sharex=True))
     figure.suptitle(_title(runs))
-    _draw_pair(axes[0], runs, "accuracy", "accuracy (%)")
-    _draw_pair(axes[1], runs, "loss", "loss")
+    for panel, what in zip(axes, ("accuracy", "loss"), strict=False):
+        for run, colour in zip(runs, cycle(COLOURS), strict=False):
+            for part, line, alpha in (("test", "-", 1.0), ("train", "--", 0.7)):
+                style = {"color": colour, "alpha": alpha, "label": _label(runs, run, part)}
+                _plot(panel, _column(run, f"{part}_{what}"), line, ".", **style)
+    axes[0].set_ylabel("accuracy (%)")
+    axes[1].set_ylabel("loss")
     _draw_rates(axes[1], runs)
-    if layered:
-        _draw_batches(axes[2], layered)
+    for run, line in zip(layered, cycle(("-", "--", "-.", ":")), strict=False):
+        kinds = batches(run.metrics).items()
+        for (kind, values), colour, marker in zip(
+            kinds, cycle(COLOURS), cycle(MARKERS), strict=False
+        ):
+            label = _label(layered, run, kind)
+            _plot(axes[2], values, line, marker, color=colour, markersize=4, label=label)
+        axes[2].set_ylabel("mean batches of a weight")
     axes[-1].set_xlabel("epoch")
     axes[-1].xaxis.set_major_locator(optional("matplotlib.ticker").MaxNLocator(integer=True))
     for panel in axes:
@@ -86,58 +97,20 @@ def draw(runs: Sequence[RunFolder]) -> Figure:
     return figure
 
 
-def _draw_pair(panel: Axes, runs: Sequence[RunFolder], what: str, label: str) -> None:
-    for run, colour in zip(runs, cycle(COLOURS), strict=False):
-        for part, line in (("test", "-"), ("train", "--")):
-            name = part if len(runs) == 1 else f"{_label(run)}, {part}"
-            column = zip(_epochs(run), _column(run, f"{part}_{what}"), strict=True)
-            there = [(epoch, value) for epoch, value in column if not math.isnan(value)]
-            epochs, values = zip(*there, strict=True) if there else ((), ())
-            panel.plot(
-                epochs,
-                values,
-                line,
-                color=colour,
-                alpha=1 if part == "test" else 0.7,
-                marker="." if len(values) <= FEW else None,
-                label=name,
-            )
-    panel.set_ylabel(label)
+def _plot(panel: Axes, values: Sequence[float], line: str, marker: str, **style: Any) -> None:
+    """Draw a line over the epochs that have a number."""
+    there = [(epoch, value) for epoch, value in enumerate(values, 1) if not math.isnan(value)]
+    epochs, numbers = zip(*there, strict=True) if there else ((), ())
+    panel.plot(epochs, numbers, line, marker=marker if len(numbers) <= FEW else None, **style)
 
 
 def _draw_rates(panel: Axes, runs: Sequence[RunFolder]) -> None:
     rates = panel.twinx()
     for run, colour in zip(runs, cycle(COLOURS), strict=False):
-        rates.plot(
-            _epochs(run),
-            _column(run, "lr"),
-            ":",
-            color="#666666" if len(runs) == 1 else colour,
-            linewidth=0.9,
-        )
+        colour = "#666666" if len(runs) == 1 else colour
+        rates.plot(range(1, len(run.metrics) + 1), _column(run, "lr"), ":", color=colour, lw=0.9)
     rates.set_ylabel("learning rate (dotted)", color="#666666")
     rates.set_ylim(bottom=0)
-
-
-def _draw_batches(panel: Axes, runs: Sequence[RunFolder]) -> None:
-    for run, line in zip(runs, cycle(("-", "--", "-.", ":")), strict=False):
-        for (kind, values), colour, marker in zip(
-            batches(run.metrics, kind_of).items(), cycle(COLOURS), cycle(MARKERS), strict=False
-        ):
-            panel.plot(
-                _epochs(run),
-                values,
-                line,
-                color=colour,
-                marker=marker if len(values) <= FEW else None,
-                markersize=4,
-                label=kind if len(runs) == 1 else f"{_label(run)}, {kind}",
-            )
-    panel.set_ylabel("mean batches of a weight")
-
-
-def _epochs(run: RunFolder) -> list[int]:
-    return [line["epoch"] + 1 for line in run.metrics]
 
 
 def _column(run: RunFolder, name: str) -> list[float]:
@@ -154,12 +127,15 @@ def _title(runs: Sequence[RunFolder]) -> str:
     return f"{_method(trial)}: {trial.network} on {trial.dataset}, seed {trial.seed}"
 
 
-def _label(run: RunFolder) -> str:
-    return f"{_method(run.trial)}, seed {run.trial.seed} ({run.trial.folder[:6]})"
+def _label(runs: Sequence[RunFolder], run: RunFolder, what: str) -> str:
+    """Return the name of a line, which says of several runs which it is of."""
+    if len(runs) == 1:
+        return what
+    return f"{_method(run.trial)}, seed {run.trial.seed} ({run.trial.folder[:6]}), {what}"
 
 
 def _method(trial: Trial) -> str:
     from stochbatch.registry import METHODS
 
-    # The plugin that had the method may be missing here.
-    return METHODS[trial.method].title if trial.method in METHODS else trial.method
+    method = METHODS.get(trial.method)
+    return method.title if method else trial.method  # its plugin may be missing here

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from stochbatch.report.batch_sizes import by_kind, by_layer
-from stochbatch.report.formatting import joined, number
+from stochbatch.report.formatting import number
 from stochbatch.report.layout import BATCH_SIZE, Group, Layout
 from stochbatch.report.plotting import (
     Point,
@@ -16,6 +16,7 @@ from stochbatch.report.plotting import (
     Style,
     file_name,
     in_brackets,
+    over_epochs,
     over_trials,
     panel_of,
     style,
@@ -110,7 +111,7 @@ def _curves(layout: Layout, axis: str, group: Group) -> Sketch | None:
         return None
     size = math.ceil(len(found) / math.ceil(len(found) / CROWD))
     labels = list(found)
-    ends = joined([f"{label} {number(points[-1][2])}" for label, (_, points) in found.items()])
+    ends = ", ".join(f"{label} {number(points[-1][2])}" for label, (_, points) in found.items())
     title = f"Test accuracy over the epochs{in_brackets(group)}"
     return Sketch(
         file_name("curves", group),
@@ -137,13 +138,12 @@ def _rates(layout: Layout, axis: str) -> Sketch | None:
     found: Lines = {}
     for group in layout.places(axis):
         for label, position, cell in layout.along(axis, group):
-            rates = [float(line["lr"]) for line in cell.done[0].metrics]
+            rates = over_epochs(float(line["lr"]) for line in cell.done[0].metrics)
             if label not in found and rates:
-                along = [(epoch, rate, rate, rate) for epoch, rate in enumerate(rates, 1)]
-                found[label] = style(label, position), along
+                found[label] = style(label, position), rates
     if not found:
         return None
-    ends = joined([f"{label} {at[0][2]:g} to {at[-1][2]:g}" for label, (_, at) in found.items()])
+    ends = ", ".join(f"{label} {at[0][2]:g} to {at[-1][2]:g}" for label, (_, at) in found.items())
     return Sketch(
         "learning-rates",
         "Learning rate over the epochs.",
@@ -185,7 +185,7 @@ def _against_batch_size(layout: Layout, axis: str, group: Group) -> Sketch | Non
         panel.set(xlabel="batch size", ylabel="test accuracy (%)")
 
     numbers = "; ".join(
-        f"{label}: " + joined([f"{number(mean)} at {size}" for size, _, mean, _ in points])
+        f"{label}: " + ", ".join(f"{number(mean)} at {size}" for size, _, mean, _ in points)
         for label, (_, points) in found.items()
     )
     title = f"Test accuracy against batch size{in_brackets(group)}"

@@ -69,11 +69,6 @@ def verdict(found: CellStatistics) -> str:
     return found.verdict or NOT_COMPARABLE
 
 
-def joined(labels: Sequence[str]) -> str:
-    """Return several labels as one name."""
-    return ", ".join(labels)
-
-
 def search_words(*texts: str) -> str:
     """Return the words that the page's search looks in."""
     return " ".join(" ".join(texts).lower().replace(",", " ").split())

@@ -12,7 +12,6 @@ from contextlib import suppress
 from functools import partial
 from importlib import resources
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import filelock
@@ -21,6 +20,7 @@ from stochbatch.optional import optional
 from stochbatch.report import formatting, tables, writers
 from stochbatch.report.figures import Gallery, gallery
 from stochbatch.report.layout import Layout
+from stochbatch.report.provenance import facts
 from stochbatch.studies.cell import Cell
 from stochbatch.studies.results import Outcome, StudyResults
 
@@ -31,20 +31,6 @@ OURS = re.compile(
     r"|report-manifest\.json|\.DS_Store"
 )
 """What a report's folder may hold."""
-FACTS = {
-    "stochbatch": "stochbatch",
-    "revision": "source revision",
-    "torch": "PyTorch",
-    "python": "Python",
-    "platform": "platform",
-    "processor": "processor",
-    "instruction_set": "instruction set",
-    "cores": "cores",
-    "threads": "threads",
-    "ranks": "processes a trial",
-    "device": "device",
-}
-"""Of a result's environment, with the words for them."""
 
 
 class ReportError(ValueError):
@@ -149,14 +135,7 @@ def _swap(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def page(layout: Layout, folder: Path, found: Gallery | None, drawn: Mapping[str, bytes]) -> str:
-    """Return the page as it is to lie in ``folder``, from which its links go out.
-
-    Args:
-        layout: the results.
-        folder: where the page is going to be.
-        found: the figures; None if there are to be none.
-        drawn: the figures as SVG, by name.
-    """
+    """Return the page as it is to lie in ``folder``; its figures are SVG, by name."""
     jinja2 = optional("jinja2")
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -176,7 +155,7 @@ def page(layout: Layout, folder: Path, found: Gallery | None, drawn: Mapping[str
         gallery=found,
         pictures={name: base64.b64encode(svg).decode() for name, svg in drawn.items()},
         failed=[one for one in layout.trials if one.status == "failed"],
-        facts=_facts(layout),
+        facts=facts(layout.trials),
         seconds=_duration(layout),
     )
     return rendered
@@ -193,19 +172,6 @@ def _address_of(folder: Path, outcome: Outcome) -> str:
     way = Path(os.path.relpath(outcome.folder, folder)).as_posix()
     # A name with a colon would be taken for a scheme.
     return quote(way if way.startswith(".") else f"./{way}") + "/"
-
-
-def _facts(layout: Layout) -> list[tuple[str, str]]:
-    """Return versions and hardware; several where the trials were not run on the same."""
-    results = [outcome.result for outcome in layout.trials if outcome.result]
-    environments: list[dict[str, Any]] = [
-        facts for one in results for facts in (*one.earlier_environments, one.environment)
-    ]
-    found = {
-        title: sorted({str(one[name]) for one in environments if one.get(name) not in (None, "")})
-        for name, title in FACTS.items()
-    }
-    return [(title, ", ".join(values)) for title, values in found.items() if values]
 
 
 def _duration(layout: Layout) -> str:

@@ -7,14 +7,13 @@ import io
 import math
 import re
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from stochbatch.optional import optional
-from stochbatch.report.formatting import joined
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -97,7 +96,8 @@ def file_name(kind: str, labels: Mapping[str, str]) -> str:
 
 def in_brackets(labels: Mapping[str, str]) -> str:
     """Return labels with the names of their axes for the end of a title."""
-    return f" ({joined([f'{name} {label}' for name, label in labels.items()])})" if labels else ""
+    text = ", ".join(f"{name} {label}" for name, label in labels.items())
+    return f" ({text})" if labels else ""
 
 
 def style(label: str, position: int) -> Style:
@@ -132,6 +132,11 @@ def over_trials(curves: Sequence[Sequence[float | None]]) -> list[Point]:
         if there:
             found.append((epoch, min(there), math.fsum(there) / len(there), max(there)))
     return found
+
+
+def over_epochs(values: Iterable[float]) -> list[Point]:
+    """Return a curve without a spread, from epoch 1."""
+    return [(epoch, value, value, value) for epoch, value in enumerate(values, 1)]
 
 
 def panel_of(

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-from stochbatch.studies.results import StudyResults
-from stochbatch.training import Result
+from stochbatch.studies.results import Outcome, StudyResults
 
-MADE_WITH = {"revision": "source revision", "torch": "PyTorch", "ranks": "processes a trial"}
-"""Of a trial's environment, what should be the same in all that are compared."""
+FACTS = {
+    "stochbatch": "stochbatch",
+    "revision": "source revision",
+    "torch": "PyTorch",
+    "python": "Python",
+    "platform": "platform",
+    "processor": "processor",
+    "instruction_set": "instruction set",
+    "cores": "cores",
+    "threads": "threads",
+    "ranks": "processes a trial",
+    "device": "device",
+}
+"""Of a trial's environment, with the words for them."""
+MADE_WITH = ("revision", "torch", "ranks")
+"""What of it should be the same in all trials that are compared."""
 
 
 def cautions(results: StudyResults) -> list[str]:
@@ -20,7 +34,7 @@ def cautions(results: StudyResults) -> list[str]:
     versions of torch and of plugins, and numbers of processes that differ; instruction sets that
     differ within a cell.
     """
-    over = [(one.trial, one.result) for one in results.trials if one.result is not None]
+    over = [(one.trial, one.result) for one in results.trials if one.result]
     found = []
     if others := [trial for trial, result in over if not result.data.official]:
         names = ", ".join(sorted({trial.dataset for trial in others}))
@@ -38,16 +52,16 @@ def cautions(results: StudyResults) -> list[str]:
         for name, several in sorted(hashes.items())
         if len(several) > 1
     ]
-    if differing := _differing([result for _, result in over]):
+    if differing := _differing(results.trials):
         found.append(f"Not all trials were made with the same: {'; '.join(differing)}.")
     return found + _instruction_sets(results)
 
 
-def _differing(results: Sequence[Result]) -> list[str]:
+def _differing(outcomes: Sequence[Outcome]) -> list[str]:
     """Return how many trials have which values of a fact, if not all have the same one."""
     counted: dict[str, Counter[tuple[str, ...]]] = {}
-    for result in results:
-        for fact, values in _facts(result).items():
+    for outcome in outcomes:
+        for fact, values in _made_with(outcome).items():
             counted.setdefault(fact, Counter())[tuple(values)] += 1
     return [
         f"{fact} "
@@ -59,11 +73,11 @@ def _differing(results: Sequence[Result]) -> list[str]:
     ]
 
 
-def _facts(result: Result) -> dict[str, list[str]]:
+def _made_with(outcome: Outcome) -> dict[str, list[str]]:
     """Return what a trial was made with: several values where it was resumed with another."""
     found: dict[str, list[str]] = {}
-    for one in (*result.earlier_environments, result.environment):
-        facts = {title: str(one.get(name) or "unknown") for name, title in MADE_WITH.items()}
+    for one in environments([outcome]):
+        facts = {FACTS[name]: str(one.get(name) or "unknown") for name in MADE_WITH}
         plugins = (label.rpartition(" ") for label in one.get("plugins", ()))
         for fact, value in (*facts.items(), *((f"plugin {name}", at) for name, _, at in plugins)):
             values = found.setdefault(fact, [])
@@ -81,17 +95,26 @@ def _instruction_sets(results: StudyResults) -> list[str]:
     """Return a sentence if a cell's trials ran on processors that round differently."""
     mixed: list[set[str]] = []
     for cell in results.cells:
-        environments = [
-            environment
-            for outcome in cell.done
-            if outcome.result
-            for environment in (*outcome.result.earlier_environments, outcome.result.environment)
-        ]
-        names = {str(name) for one in environments if (name := one.get("instruction_set"))}
-        mixed += [names] if len(names) > 1 else []
-    if not mixed:
-        return []
-    return [
-        f"In {len(mixed)} of {len(results.cells)} cells the trials ran on processors with different "
-        f"instruction sets ({', '.join(sorted(set().union(*mixed)))}): their last digits may differ."
-    ]
+        found = {str(one.get("instruction_set") or "") for one in environments(cell.done)} - {""}
+        mixed += [found] if len(found) > 1 else []
+    names = ", ".join(sorted(set().union(*mixed)))
+    text = (
+        f"In {len(mixed)} of {len(results.cells)} cells the trials ran on processors with "
+        f"different instruction sets ({names}): their last digits may differ."
+    )
+    return [text] if mixed else []
+
+
+def facts(outcomes: Iterable[Outcome]) -> list[tuple[str, str]]:
+    """Return versions and hardware; several where the trials were not run on the same."""
+    found = {
+        title: sorted({str(one[name]) for one in environments(outcomes) if one.get(name)})
+        for name, title in FACTS.items()
+    }
+    return [(title, ", ".join(values)) for title, values in found.items() if values]
+
+
+def environments(outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:
+    """Return where trials were run, from first to last."""
+    results = (outcome.result for outcome in outcomes if outcome.result)
+    return [facts for one in results for facts in (*one.earlier_environments, one.environment)]
