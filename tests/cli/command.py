@@ -10,6 +10,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from stochbatch.cli.app import app
+from tests.forked import forked
 
 SCRIPT = Path(sys.executable).with_name("stochbatch")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
@@ -31,9 +32,15 @@ def call(*args: object) -> Outcome:
 
 
 def spawn(*args: object) -> Outcome:
-    """Call the installed command."""
+    """Call the installed command, in an interpreter of its own."""
     words = [str(SCRIPT), *(str(arg) for arg in args)]
     done = subprocess.run(words, capture_output=True, text=True, env=ENVIRONMENT, timeout=120)
+    return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+def fork(*args: object) -> Outcome:
+    """Call the command in a process of its own, forked from one that has torch loaded."""
+    done = forked(["stochbatch", *args], env=ENVIRONMENT)
     return Outcome(done.returncode, done.stdout, done.stderr)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from stochbatch.training import Observer, progress_bars, read_run
-from tests.cli.command import ENVIRONMENT, SCRIPT, call, spawn
+from tests.cli.command import ENVIRONMENT, SCRIPT, call
 
 
 def stopped(root: Path) -> subprocess.CompletedProcess[str]:
@@ -42,7 +42,7 @@ def test_ctrl_c_saves_and_the_command_it_prints_goes_on(tmp_path: Path) -> None:
     assert said == "Stopped; everything is saved. To resume:"
     name, *args = shlex.split(command)
     assert name == "stochbatch"
-    resumed = spawn(*args)
+    resumed = call(*args)
     assert resumed.code == 0, resumed.err
     assert resumed.err.startswith("resumed: 1 of 3 epochs")
     assert "(1 of 3 epochs are done)" in resumed.out
