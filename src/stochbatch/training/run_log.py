@@ -56,7 +56,7 @@ class RunLog(logging.Handler):
         self._held.clear()
         with suppress(OSError):
             if self._path is not None and text:
-                with self._path.open("a", encoding="utf-8") as file:
+                with self._path.open("a", encoding="utf-8", errors="backslashreplace") as file:
                     file.write(text)
 
 
