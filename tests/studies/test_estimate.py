@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from stochbatch.studies.estimate import Kind, Speed, estimate, kind_of, measure, until_all_are_done
+from stochbatch.studies.estimate import (
+    Kind,
+    Speed,
+    TimeLeft,
+    estimate,
+    kind_of,
+    measure,
+    until_all_are_done,
+)
 from stochbatch.training import run, runner
 from tests.training.runs import CrashError, Witness, crash, small_trial
 
@@ -31,6 +39,32 @@ def test_the_epochs_that_are_done_are_not_counted_again(
     assert begun == pytest.approx([0.75 * whole[0]])
     # 1352 digits to train with, a fifth of them, and 445 to test: after every epoch.
     assert whole == pytest.approx([4 * (1352 * 0.2 * 0.001 + 445 * 0.0001)])
+
+
+@pytest.mark.parametrize("epochs", [1, 9, 10, 31, 200])
+@pytest.mark.parametrize("every", [1, 3, 7, 1000])
+def test_evaluations_are_counted_as_they_happen(epochs: int, every: int) -> None:
+    trial = small_trial(epochs=epochs, evaluate_every=every)
+    evaluations = sum(trial.evaluates(epoch) for epoch in range(epochs))
+    assert Speed(train=0.0, test=1.0).seconds(trial) == evaluations * 445
+
+
+def test_a_study_of_a_hundred_billion_epochs_is_estimated_at_once(tmp_path: Path) -> None:
+    trial = small_trial(epochs=10**11)
+    (seconds,) = estimate([trial], tmp_path, CPU, measured=speed)
+    assert seconds == pytest.approx(10**11 * (1352 * 0.2 * 0.001 + 445 * 0.0001))
+
+
+def test_a_kind_that_has_not_begun_is_taken_to_be_as_fast_as_the_others() -> None:
+    known, other = small_trial(epochs=2), small_trial(epochs=4, width=0.5)
+    left = TimeLeft([known, other])
+    assert left.seconds() is None
+    left.progress(known, [{"seconds": 3.0}])
+    assert left.seconds() == pytest.approx(3 + 4 * 3)
+    left.progress(other, [{"seconds": 5.0}])  # from now on there are two in parallel
+    assert left.seconds() == pytest.approx(3 * 5)
+    left.end_of(other)
+    assert left.seconds() == pytest.approx(3)
 
 
 def test_every_kind_is_measured_once(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import os
 import random
 import re
 import signal
-import subprocess
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -14,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from stochbatch.report import write_report
-from stochbatch.studies import SCALES, Study, collect
+from stochbatch.studies import SCALES, Study, StudyResults, collect
 from stochbatch.training.run_folder import read_metrics
-from tests.cli.command import ENVIRONMENT, SCRIPT
+from tests.forked import Forked
 
 SEED = 20_200_413
 KILLS = 6
@@ -38,35 +37,36 @@ axis = "method"
 better = "SBS"
 than = "SGD"
 """
-OPTIONS = ["killed.toml", "--scale", "paper"]
+PROGRAM = """
+import os, runpy, sys
+os.setsid()
+sys.argv = "stochbatch study run killed.toml --workers 2 --quiet".split()
+runpy.run_module("stochbatch", run_name="__main__", alter_sys=True)
+"""
 
 
-def command(folder: Path, *words: str) -> subprocess.Popen[bytes]:
+def study_run(folder: Path) -> Forked:
     """Start the command in a process group of its own."""
-    with (folder / "said").open("wb") as said:
-        return subprocess.Popen(
-            [str(SCRIPT), *words],
-            cwd=folder,
-            env=ENVIRONMENT,
-            stdout=said,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    return Forked(["python", "-c", PROGRAM], cwd=folder)
 
 
-def study_run(folder: Path) -> subprocess.Popen[bytes]:
-    return command(folder, "study", "run", *OPTIONS, "--workers", "2", "--quiet")
+def finish(folder: Path) -> dict[str, bytes]:
+    """Run a study to its end; return its report, the page without its times and machines."""
+    done = study_run(folder).wait(400)
+    assert done.returncode == 0, done.stderr
+    write_report(results(folder), folder / "report")
+    found = {path.name: path.read_bytes() for path in (folder / "report").rglob("*.*")}
+    times = rb"<section id=\"times\">.*?</section>"
+    found["index.html"], sections = re.subn(times, b"", found["index.html"], flags=re.S)
+    assert sections == 1
+    return found
 
 
-def finish(process: subprocess.Popen[bytes], folder: Path) -> None:
-    try:
-        code = process.wait(timeout=400)
-    finally:
-        kill(process)
-    assert code == 0, (folder / "said").read_text()
+def results(folder: Path) -> StudyResults:
+    return collect(Study.from_text(TEXT, "killed"), SCALES["paper"], folder / "runs")
 
 
-def kill(process: subprocess.Popen[bytes]) -> None:
+def kill(process: Forked) -> None:
     """Kill the whole group, and wait until nobody of it is left to hold a lock."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
@@ -81,28 +81,12 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     raise AssertionError("a process outlived its SIGKILL")
 
 
-def report(folder: Path) -> dict[str, bytes]:
-    """Return the files of the report, the page without its section of times and machines."""
-    finish(command(folder, "report", *OPTIONS), folder)
-    found = {}
-    for path in sorted((folder / "reports").rglob("*")):
-        if path.is_file():
-            content = path.read_bytes()
-            if path.name == "index.html":
-                content, sections = re.subn(
-                    rb"<section id=\"times\">.*?</section>", b"", content, flags=re.S
-                )
-                assert sections == 1
-            found[path.relative_to(folder).as_posix()] = content
-    return found
-
-
 def epochs_done(folder: Path) -> int:
     """Return how many epochs all runs have written down."""
     return sum(len(read_metrics(path)) for path in (folder / "runs").glob("*"))
 
 
-def kill_after(process: subprocess.Popen[bytes], folder: Path, epochs: int) -> None:
+def kill_after(process: Forked, folder: Path, epochs: int) -> None:
     """Kill a study so many epochs from now, in the midst of whatever it does."""
     target = epochs_done(folder) + epochs
     until = time.monotonic() + 300
@@ -110,7 +94,7 @@ def kill_after(process: subprocess.Popen[bytes], folder: Path, epochs: int) -> N
         while epochs_done(folder) < target and process.poll() is None:
             assert time.monotonic() < until, f"no {epochs} epochs in 300 s"
             time.sleep(0.02)
-        assert process.poll() is None, (folder / "said").read_text()
+        assert process.poll() is None, process.stderr.read_text()
     finally:
         kill(process)
 
@@ -123,29 +107,26 @@ def test_killed_at_random_moments_a_study_ends_with_the_same_report(tmp_path: Pa
     for folder in (alone, killed):
         folder.mkdir()
         (folder / "killed.toml").write_text(TEXT)
-    finish(study_run(alone), alone)
+    expected = finish(alone)
 
     generator = random.Random(SEED)
-    study, scale = Study.from_text(TEXT, "killed"), SCALES["paper"]
     missing = []
     for number in range(KILLS):
         # By epochs and not by the clock, so that a machine of any speed, busy or not, is in the
         # middle of it: at most 60 of the 96 epochs are done when the last kill is due.
-        epochs = generator.randint(0, 10)
+        epochs = generator.randint(1, 10)
         kill_after(study_run(killed), killed, epochs)
-        results = collect(study, scale, killed / "runs")
-        missing.append(len(results.missing))
+        missing.append(len(results(killed).missing))
         print(
             f"seed {SEED}, kill {number + 1}: {epochs} epochs after its start, "
             f"{epochs_done(killed)} epochs done, {missing[-1]} trials missing"
         )
         # A report of what is there so far leaves nothing behind that a later one has not.
-        write_report(results, killed / "reports" / "killed-paper")
+        write_report(results(killed), killed / "report", figures=number == 0)
     assert missing == sorted(missing, reverse=True), "a finished trial was lost"
     assert missing[-1] > 0
 
-    finish(study_run(killed), killed)
-    expected, got = report(alone), report(killed)
+    got = finish(killed)
     assert got.keys() == expected.keys()
     for name, content in expected.items():
         assert got[name] == content, name

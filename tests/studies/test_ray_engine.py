@@ -10,7 +10,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,7 +25,8 @@ import torch
 from stochbatch.studies.engine import StudyStopped, StudyWatcher, run_study, train
 from stochbatch.studies.ray_engine import ClusterError, RayEngine, connected, run_trials
 from stochbatch.training import METHODS, Method, RunError, Trial
-from tests.cli.command import ENVIRONMENT, SCRIPT, assert_one_clear_line, call
+from tests.cli.command import ENVIRONMENT, assert_one_clear_line, call
+from tests.forked import Forked
 from tests.studies.conftest import Plugin
 from tests.training.runs import lasting, small_trial
 
@@ -91,12 +91,12 @@ class Log(StudyWatcher):
         self.ended.append(status)
 
 
-def until(fact: Callable[[], object], process: subprocess.Popen[str] | None = None) -> None:
+def until(fact: Callable[[], object], process: Forked | None = None) -> None:
     """Wait for a fact, for minutes if need be, as long as a process lives."""
     deadline = time.monotonic() + 300
     while not fact():
         assert time.monotonic() < deadline, "it did not come about in five minutes"
-        assert process is None or process.poll() is None, process.communicate()
+        assert process is None or process.poll() is None, process.stderr.read_text()
         time.sleep(0.05)
 
 
@@ -213,22 +213,21 @@ def test_a_trial_whose_process_dies_every_time_fails(
     assert "died 1 times" in (tmp_path / trial.folder / "error.json").read_text()
 
 
-def command(root: Path, trial: Trial, *options: str) -> subprocess.Popen[str]:
+def command(root: Path, trial: Trial, *options: str) -> Forked:
     """Run a study of one trial by the command."""
     study = root.with_name("one.toml")
     fields = trial.model_dump(include={"epochs", "share", "batch_size", "width", "momentum"})
     axis = ["[[axes]]", 'name = "method"', 'field = "method"', f"values = [{trial.method!r}]"]
     lines = [f"{name} = {value}" for name, value in fields.items()]
     study.write_text("\n".join(['title = "One trial"', "[base]", *lines, *axis]))
-    words = [SCRIPT, "study", "run", study, "--scale", "paper", "--trials", "1", "--root", root]
-    return subprocess.Popen(
-        [*map(str, words), "--engine", "ray", "--quiet", *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**ENVIRONMENT, **os.environ},
-        start_new_session=True,
+    words = ["study", "run", study, "--scale", "paper", "--trials", "1", "--root", root]
+    words += ["--engine", "ray", "--quiet", *options]
+    program = (
+        "import os, runpy, sys; os.setsid()\n"
+        f"sys.argv = ['stochbatch', *{list(map(str, words))!r}]\n"
+        "runpy.run_module('stochbatch', run_name='__main__', alter_sys=True)\n"
     )
+    return Forked(["python", "-c", program], env={**ENVIRONMENT, **os.environ})
 
 
 @distributed
@@ -239,22 +238,22 @@ def test_a_driver_that_is_stopped_or_killed_is_started_again_and_ends_the_study(
     # Epochs of 135 steps: what is saved of the first one is saved because of Ctrl-C.
     trial = plugin.long(epochs=2, batch_size=2)
     plugin.begin(slow=True)
-    with command(root, trial, "--address", cluster.address) as driver:
-        until(plugin.pids, driver)
-        os.killpg(driver.pid, signal.SIGINT)  # as a terminal does
-        out, err = driver.communicate(timeout=300)
-    assert (driver.returncode, err) == (130, "")
-    assert out.splitlines()[-1].startswith("Stopped; everything is saved.")
+    driver = command(root, trial, "--address", cluster.address)
+    until(plugin.pids, driver)
+    os.killpg(driver.pid, signal.SIGINT)  # as a terminal does
+    done = driver.wait(300)
+    assert (done.returncode, done.stderr) == (130, "")
+    assert done.stdout.splitlines()[-1].startswith("Stopped; everything is saved.")
     assert list((root / trial.folder).glob("checkpoint-00000-*.pt"))
     seen = plugin.pids()  # another driver has another process
-    with command(root, trial, "--address", cluster.address) as driver:
-        until(lambda: plugin.pids() - seen, driver)
-        driver.kill()
+    driver = command(root, trial, "--address", cluster.address)
+    until(lambda: plugin.pids() - seen, driver)
+    driver.send_signal(signal.SIGKILL)
+    driver.wait()
     plugin.slow.unlink()
-    with command(root, trial, "--address", cluster.address) as driver:
-        out, err = driver.communicate(timeout=300)
-    assert (driver.returncode, err) == (0, "")
-    assert out.splitlines()[-1] == "1 finished, 0 diverged, 0 failed"
+    done = command(root, trial, "--address", cluster.address).wait(300)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == "1 finished, 0 diverged, 0 failed"
     assert_as_alone([trial], root, tmp_path)
 
 
@@ -264,10 +263,10 @@ def test_without_an_address_ray_is_started_here_and_nothing_is_left_of_it(
 ) -> None:
     root, trial = tmp_path / "runs", plugin.long(epochs=1)
     plugin.begin(slow=False)
-    with command(root, trial, "--workers", "1") as driver:
-        out, err = driver.communicate(timeout=600)
-    assert (driver.returncode, err) == (0, "")
-    assert out.splitlines()[-1] == "1 finished, 0 diverged, 0 failed"
+    driver = command(root, trial, "--workers", "1")
+    done = driver.wait(600)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == "1 finished, 0 diverged, 0 failed"
     assert [path.name for path in root.iterdir()] == [trial.folder]
     (worker,) = plugin.pids()
 

@@ -121,7 +121,8 @@ def run_trials(
     options["data_root"] = str(data_root_of(data).absolute()) if data else None
     root = Path(root).absolute()  # not `resolve`: the target of a link may differ between nodes
     address = address or os.environ.get("RAY_ADDRESS")
-    if not address:
+    there = sys.modules.get("ray")
+    if not address and not (there and there.is_initialized()):  # then Ray is started here
         check_data(trials, data_root, options.get("accept_hash", False))
     with connected(address, workers and math.ceil(workers * cpus)) as ray, _marked(root) as mark:
         lacking = _lacking(ray, cpus, gpus)

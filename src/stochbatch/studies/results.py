@@ -12,7 +12,7 @@ from stochbatch.studies.cell import Cell
 from stochbatch.studies.grid import Study
 from stochbatch.studies.scales import Scale
 from stochbatch.training import Result, RunError, Trial
-from stochbatch.training.run_folder import RESULT, read_metrics, read_result
+from stochbatch.training.run_folder import RunFolder, read_result
 
 Status = Literal["finished", "diverged", "failed", "missing"]
 
@@ -37,8 +37,8 @@ class Outcome:
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """One dict an epoch, as in ``metrics.jsonl``; not kept, as a study has thousands."""
-        return read_metrics(self.folder)
+        """One dict per epoch, as in ``metrics.jsonl``; not kept, as a study has thousands."""
+        return RunFolder(self.folder, self.trial).metrics
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def collect(
 
 
 def outcome_of(trial: Trial, root: Path) -> Outcome:
-    """Return what the folder of a trial says; what is not of this trial has failed."""
+    """Return what the folder of a trial says; a result that is odd or another's has failed."""
     folder = root / trial.folder
     try:
         result = read_result(folder)
@@ -146,10 +146,6 @@ def outcome_of(trial: Trial, root: Path) -> Outcome:
     if result is None:
         what = read_error(folder, trial)
         return Outcome(trial, folder, "missing" if what is None else "failed", error=what)
-    if result.trial_hash != trial.hash:
-        return Outcome(
-            trial, folder, "failed", error=_foreign(folder / RESULT, result.trial_hash, trial)
-        )
     return Outcome(trial, folder, result.status, result)
 
 
@@ -162,9 +158,6 @@ def read_error(folder: Path, trial: Trial) -> str | None:
         return None
     except (OSError, ValueError, KeyError, AttributeError, RecursionError):
         return f"{folder / ERROR} is not an error that an engine wrote: remove it"
-    return error if found == trial.hash else _foreign(folder / ERROR, found, trial)
-
-
-def _foreign(path: Path, found: object, trial: Trial) -> str:
-    ours = trial.folder
-    return f"{path} is of the trial {str(found)[: len(ours)]}, its folder of {ours}: remove it"
+    if found != trial.hash:
+        return f"{folder / ERROR} is of the trial {str(found)[:16]}: remove it"
+    return error
