@@ -75,6 +75,7 @@ def test_a_report_knows_results_and_no_engines() -> None:
     loaded = set(done.stdout.split())
     assert "stochbatch.studies.results" in loaded
     assert not loaded & {f"stochbatch.studies.{name}" for name in engines}
+    assert "matplotlib" not in loaded
 
 
 FLOORS = (

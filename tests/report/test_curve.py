@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -120,9 +118,3 @@ def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(CurveError, match="cannot write .*none/curve.png: No such file"):
         learning_curve([made_up([line(0)])], tmp_path / "none" / "curve.png")
-
-
-def test_importing_the_report_does_not_import_matplotlib() -> None:
-    probe = "import sys, stochbatch.report; print('matplotlib' in sys.modules)"
-    output = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
-    assert output.stdout.strip() == "False"

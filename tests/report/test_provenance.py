@@ -137,6 +137,24 @@ def test_an_instruction_set_that_an_older_result_lacks_is_not_spoken_of(tmp_path
     assert len(changed(tmp_path, older, count=3).cautions) == 1
 
 
+def test_a_run_whose_metrics_cannot_be_read_is_named_and_not_drawn(tmp_path: Path) -> None:
+    root = shutil.copytree(finished_study().root, tmp_path / "runs")
+    sgd, sbs = (cell.trial(0) for cell in STUDY.cells(SCALE, ONLY))
+    for trial, line in ((sgd, '{"epoch": 0, "lr": "fast"}'), (sbs, '["epoch", 0]')):
+        path = root / trial.folder / "metrics.jsonl"
+        path.write_text(f"{line}\n" + path.read_text())
+    layout = Layout.of(collect(STUDY, SCALE, root, only=ONLY))
+    assert [cell.n for cell in layout.statistics.cells] == [3, 3]
+    drawn = [cell.outcomes for _, _, cell in layout.along("method", {"batch size": "16"})]
+    assert [[outcome.seed for outcome in cell] for cell in drawn] == [[1, 2], [1, 2]]
+    page = write_report(layout.results, tmp_path / "report", figures=False).read_text()
+    table = (tmp_path / "report/table.md").read_text()
+    for trial in (sgd, sbs):
+        assert any(trial.folder in caution for caution in layout.cautions)
+        assert page.index(trial.folder) < page.index("<table")
+        assert table.index(trial.folder) < table.index("| --- |")
+
+
 def test_a_part_says_that_it_is_one() -> None:
     study = finished_study()
     part = collect(STUDY, SCALE, study.root, only=ONLY, repetitions=2)

@@ -74,15 +74,15 @@ def test_markdown_and_latex_name_them_too(folder: Path) -> None:
 def test_a_single_claim_between_two_labels_needs_neither_names_nor_a_choice() -> None:
     layout = Layout.of(finished_study())
     assert claims(layout).head[:3] == ["better", "than", "pairs"]
-    assert CHOICE not in claims(layout).notes
+    assert CHOICE not in claims(layout).caption
 
 
 def test_a_side_with_more_labels_is_said_to_have_an_advantage() -> None:
-    assert UNEQUAL in claims(Layout.of(several())).notes  # one label of SBS has not been run
-    assert UNEQUAL not in claims(Layout.of(results(LOW, MIDDLE, HIGH, LOW, study=STUDY))).notes
+    assert UNEQUAL in claims(Layout.of(several())).caption  # one label of SBS has not been run
+    assert UNEQUAL not in claims(Layout.of(results(LOW, MIDDLE, HIGH, LOW, study=STUDY))).caption
     unequal = STUDY.claims[0].model_copy(update={"than": ("sgd 1",)})
     study = STUDY.model_copy(update={"claims": [unequal]})
-    assert UNEQUAL in claims(Layout.of(results(LOW, study=study))).notes
+    assert UNEQUAL in claims(Layout.of(results(LOW, study=study))).caption
 
 
 def test_labels_that_were_narrowed_away_are_not_said_to_lack_trials() -> None:

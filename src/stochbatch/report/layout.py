@@ -141,11 +141,11 @@ class Layout:
         if self.results.narrowed:
             over = ", and p values are corrected over them alone" if self.claims else ""
             found.insert(0, f"This is a part of the study: {self.results.narrowed}{over}.")
-        found += [
-            f"A run is in the tables with its result, but not in figures and update "
-            f"probabilities, as its metrics cannot be read: {error}."
-            for error in self.unreadable.values()
-        ]
+        if self.unreadable:
+            found.append(
+                "Runs whose metrics cannot be read count in the tables, but not in figures and "
+                f"update probabilities: {'; '.join(self.unreadable.values())}."
+            )
         return found
 
     @property

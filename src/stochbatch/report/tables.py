@@ -50,12 +50,10 @@ class Table:
     """A table for any writer."""
 
     caption: str
-    """A word or two."""
+    """Sentences that explain what is in it."""
     head: Sequence[str]
     rows: Sequence[Sequence[Any]]
     """Texts; numbers where a writer gives all their digits; cells where it picks what to show."""
-    notes: str = ""
-    """Sentences that explain what is in it."""
     labels: int = 0
     """How many of the first columns name the row."""
     texts: int = 0
@@ -71,7 +69,6 @@ class Table:
 def grid(
     layout: Layout,
     caption: str = "",
-    notes: str = "",
     entry: Callable[[CellStatistics], Any] = lambda found: found,
     cells: Iterable[CellStatistics] | None = None,
 ) -> Table:
@@ -83,7 +80,7 @@ def grid(
         there = [layout.by_key.get((*place, name)) for name in columns]
         rows.append([*place, *(NONE if found is None else entry(found) for found in there)])
     left = layout.axes[:-1]
-    return Table(caption, [*left, *columns], rows, notes, labels=len(left))
+    return Table(caption, [*left, *columns], rows, labels=len(left))
 
 
 def cells_in_text(layout: Layout) -> Table:
@@ -95,8 +92,8 @@ def cells_in_text(layout: Layout) -> Table:
         return "; ".join([*parts, published_mean(found), verdict(found)] if published else parts)
 
     more = "; published mean; verdict" if published else ""
-    notes = f"Each cell: mean ± half of the 95 % interval (trials){more}."
-    return grid(layout, "Accuracy", notes, entry)
+    caption = f"Each cell: mean ± half of the 95 % interval (trials){more}."
+    return grid(layout, caption, entry)
 
 
 def cells_in_print(layout: Layout) -> Table:
@@ -111,16 +108,16 @@ def cells_in_print(layout: Layout) -> Table:
         return f"{mean(found)}{mark}{published}"
 
     brackets = ", in brackets the published mean" if study.published else ""
-    notes = (
+    caption = (
         f"{layout.caption} Mean ± half of the 95 % interval over the "
         f"trials{brackets}. Trials a cell: {layout.trials_a_cell}. {scale.summary} "
         f"{' '.join([layout.trained, layout.comparable, *layout.cautions])}"
     )
     if any(found.diverged for found in layout.statistics.cells):
-        notes += " Dagger: some of its trials diverged, and count as they ended."
+        caption += " Dagger: some of its trials diverged, and count as they ended."
     if study.published and scale.comparable:
-        notes += " Equal sign: it agrees with the article; arrows: ours is higher, or lower."
-    return grid(layout, "Accuracy", notes, entry)
+        caption += " Equal sign: it agrees with the article; arrows: ours is higher, or lower."
+    return grid(layout, caption, entry)
 
 
 def spread(layout: Layout) -> Table:
@@ -134,15 +131,14 @@ def spread(layout: Layout) -> Table:
         return f"{number(found.std)}; {best_epochs(found)}{bracket}"
 
     bracket = " In brackets the published maximum." if maxima else ""
-    notes = f"Standard deviation over the trials. {READINGS}{bracket}"
-    return grid(layout, "Spread", notes, entry)
+    caption = f"Standard deviation over the trials. {READINGS}{bracket}"
+    return grid(layout, caption, entry)
 
 
 def update_probabilities(layout: Layout) -> Table:
     """Return the update probabilities of the cells whose weights move at random."""
     table = grid(
         layout,
-        "Update probability",
         UPDATE_PROBABILITY,
         lambda found: number(found.update_probability, 3),
         layout.moving,
@@ -156,11 +152,11 @@ def update_probabilities(layout: Layout) -> Table:
 def claims(layout: Layout) -> Table:
     """Return the claims with their verdicts; what is the same in all rows has no column."""
     made, found = layout.results.study.claims, layout.claims
-    notes = [TESTED]
+    caption = [TESTED]
     if any(claim.chooses for claim in made):
-        notes.append(CHOICE)
+        caption.append(CHOICE)
     if any(row.among != row.baseline_among for row in found if row.claim.chooses):
-        notes.append(UNEQUAL)
+        caption.append(UNEQUAL)
     axes = [axis for axis in layout.place_axes if len(layout.labels(axis)) > 1]
     several = len(made) > 1
     head = [
@@ -178,7 +174,7 @@ def claims(layout: Layout) -> Table:
         ]
         for row in found
     ]
-    return Table("Claims", head, rows, " ".join(notes), labels=len(axes) + several, texts=2)
+    return Table(" ".join(caption), head, rows, labels=len(axes) + several, texts=2)
 
 
 def _sides(row: ClaimStatistics) -> list[str]:
@@ -211,7 +207,7 @@ def cells_in_full(layout: Layout) -> Table:
         ]
         for cell, found in zip(layout.results.cells, layout.statistics.cells, strict=True)
     ]
-    return Table("Cells", head, rows)
+    return Table("", head, rows)
 
 
 def claims_in_full(layout: Layout) -> Table:
@@ -232,7 +228,7 @@ def claims_in_full(layout: Layout) -> Table:
         ]
         for row in layout.claims
     ]
-    return Table("Claims", head, rows)
+    return Table("", head, rows)
 
 
 def _ends(interval: Interval | None) -> tuple[float | None, float | None]:

@@ -32,7 +32,7 @@ ESCAPES = str.maketrans(
 TABLE = r"""
 \begin{table}
   \centering
-  \caption[%(title)s]{%(title)s. %(notes)s}
+  \caption[%(title)s]{%(title)s. %(caption)s}
   \label{tab:%(label)s}
   \smallskip
   \resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%%
@@ -57,21 +57,21 @@ def markdown(layout: Layout) -> str:
         f"Scale `{scale.name}`: {scale.summary} {layout.trained} {layout.comparable}",
         f"Trials: {counted}.",
         *(f"Note: {caution}" for caution in layout.cautions),
-        *_with_notes(tables.cells_in_text(layout)),
-        *_with_notes(tables.spread(layout)),
+        *_with_caption(tables.cells_in_text(layout)),
+        *_with_caption(tables.spread(layout)),
     ]
     if layout.moving:
-        parts += _with_notes(tables.update_probabilities(layout))
+        parts += _with_caption(tables.update_probabilities(layout))
     if layout.claims:
         claims = "\n".join(f"{number}. {claim}" for number, claim in enumerate(study.claims, 1))
-        parts += ["Claims:", claims, *_with_notes(tables.claims(layout))]
+        parts += ["Claims:", claims, *_with_caption(tables.claims(layout))]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _with_notes(table: Table) -> tuple[str, str]:
+def _with_caption(table: Table) -> tuple[str, str]:
     lines = (table.head, ["---"] * len(table.head), *table.rows)
     texts = ([" ".join(str(one).split()).replace("|", "\\|") for one in line] for line in lines)
-    return table.notes, "\n".join(f"| {' | '.join(line)} |" for line in texts)
+    return table.caption, "\n".join(f"| {' | '.join(line)} |" for line in texts)
 
 
 def latex(layout: Layout) -> str:
@@ -92,7 +92,7 @@ def latex(layout: Layout) -> str:
         left = table.labels + table.texts
         text += TABLE % {
             "title": escaped(study.title),
-            "notes": escaped(f"Claims. {table.notes}" if part == "claims" else table.notes),
+            "caption": escaped(f"{'Claims. ' if part == 'claims' else ''}{table.caption}"),
             "label": f"{name}-{part}",
             "columns": "l" * left + "r" * (len(table.head) - left),
             "head": lines[0],
