@@ -181,7 +181,7 @@ def _is_json(text: bytes) -> bool:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A run as it lies in its folder, over or under way.
+    """A run as it lies in its folder, finished or not.
 
     Example:
         >>> from stochbatch.training import read_run
@@ -199,9 +199,9 @@ class RunFolder:
         """One dict per epoch."""
         lines = read_metrics(self.folder)
         if lines and self.result is not None:
-            data = lines[0].get("data", self.result.data.key)
+            key = lines[0].get("data", self.result.data.key)
             curve = [line.get("test_accuracy") for line in lines]
-            if (curve, data) != (self.result.curve, self.result.data.key):
+            if (curve, key) != (self.result.curve, self.result.data.key):
                 raise RunError(f"{self.folder / METRICS} is of another run than {RESULT}")
         return lines
 
@@ -313,7 +313,8 @@ def remove_leftovers(folder: Path) -> None:
         from stochbatch.training import checkpoint
 
         with suppress(OSError), filelock.FileLock(folder / LOCK, timeout=0):
-            checkpoint.remove_all(folder)
+            if (folder / RESULT).exists():  # nobody has started it over in the meantime
+                checkpoint.remove_all(folder)
 
 
 def clear(folder: Path) -> None:
