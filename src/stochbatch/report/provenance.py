@@ -105,7 +105,7 @@ def _instruction_sets(results: StudyResults) -> list[str]:
     return [text] if mixed else []
 
 
-def facts(outcomes: Iterable[Outcome]) -> list[tuple[str, str]]:
+def facts(outcomes: Sequence[Outcome]) -> list[tuple[str, str]]:
     """Return versions and hardware; several where the trials were not run on the same."""
     found = {
         title: sorted({str(one[name]) for one in environments(outcomes) if one.get(name)})
