@@ -105,7 +105,7 @@ def mutated_value(draw: st.DrawFn, value: Any) -> Any:
     for _ in range(draw(TIMES)):
         parent, key, at = None, None, value
         while isinstance(at, dict | list) and at and (parent is None or draw(st.booleans())):
-            keys = sorted(at) if isinstance(at, dict) else range(len(at))
+            keys = sorted(at, key=str) if isinstance(at, dict) else range(len(at))
             parent, key = at, draw(st.sampled_from(list(keys)))
             at = parent[key]
         if parent is None:

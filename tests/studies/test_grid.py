@@ -214,6 +214,7 @@ def test_a_study_of_one_s_own() -> None:
         ('name = "batch size"', 'name = "rate"', "two axes have one name"),
         ('label = "local", ', "", "axis 'scheme': a point has no label"),
         ("[base]", "[base", "own: not valid TOML"),
+        ("title", '"odd\\nname" = 1\ntitle', "own: odd name: extra inputs are not permitted"),
         ("[base]", "[base]\nseed = 100", "seeds are counted from 0 and the same for all cells"),
         ('field = "lr"\nvalues = [0.1, 0.2]', 'field = "seed"\nvalues = [1, 2]', "leave out seed"),
         ("momentum = [0.0, 0.9]", "lr = [0.1, 0.9]", "axes 'rate' and 'batch size' both set lr"),

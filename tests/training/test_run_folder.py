@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import pickle
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save
 from torch import nn
 
 from stochbatch.nets import NETWORKS
@@ -83,3 +84,33 @@ def test_damaged_and_missing_weights_are_named(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(RunError, match="weights.safetensors is missing"):
         read_run(folder).weights()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\xff" * 99, "weights.safetensors cannot be read as safetensors"),
+        (save({"odd": torch.ones(3)}), "has the weights of another network"),
+    ],
+)
+def test_weights_of_something_else_are_named(content: bytes, message: str, tmp_path: Path) -> None:
+    """Even if the result has their hash."""
+    read = copied(trained(), tmp_path)
+    (read.folder / "weights.safetensors").write_bytes(content)
+    path = read.folder / "result.json"
+    result = {
+        **json.loads(path.read_bytes()),
+        "weights_sha256": hashlib.sha256(content).hexdigest(),
+    }
+    path.write_text(json.dumps(result))
+    with pytest.raises(RunError, match=message) as caught:
+        read_run(read.folder).network()
+    assert "\n" not in str(caught.value)
+
+
+def test_an_error_is_one_line_whatever_a_file_has_in_it(tmp_path: Path) -> None:
+    path = copied(trained(), tmp_path).folder / "result.json"
+    path.write_text(json.dumps({**json.loads(path.read_bytes()), "odd\n\x85name": 1}))
+    with pytest.raises(RunError, match="odd  ?name") as caught:
+        read_run(path.parent).result  # noqa: B018
+    assert len(str(caught.value).splitlines()) == 1

@@ -12,7 +12,7 @@ class StudyError(ValueError):
     """A study that cannot be: one line that says what was given and what is allowed."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(" ".join(message.split()))  # names may have line breaks
+        super().__init__(" ".join(message.splitlines()))  # names may have line breaks
 
 
 def with_labels(cells: Sequence[Cell], axis: str, labels: Sequence[str]) -> list[Cell]:

@@ -6,7 +6,10 @@ from pathlib import Path
 
 
 class RunError(RuntimeError):
-    """A run that cannot go on as it is: what is wrong, and what to do."""
+    """A run that cannot go on as it is: one line that says what is wrong, and what to do."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.splitlines()))  # an odd file may have put breaks in
 
 
 class Interrupted(RunError):  # noqa: N818 (not an error, an order)

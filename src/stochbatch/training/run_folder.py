@@ -234,8 +234,12 @@ class RunFolder:
         """Return the network, ready to evaluate, with its final or its last saved weights."""
         from stochbatch.training.build import build_network
 
-        network = build_network(self.trial)
-        network.load_state_dict(self.weights())
+        network, weights = build_network(self.trial), self.weights()
+        try:
+            network.load_state_dict(weights)
+        except Exception as error:  # torch lets through whatever odd tensors make happen
+            why = str(error)[:200]
+            raise RunError(f"{self.folder} has the weights of another network ({why})") from None
         return network.eval()
 
     def weights(self) -> dict[str, Any]:
@@ -250,7 +254,10 @@ class RunFolder:
             raise RunError(f"{path} is damaged: it does not have the hash in {RESULT}")
         import safetensors.torch
 
-        return safetensors.torch.load(content)
+        try:
+            return safetensors.torch.load(content)
+        except Exception as error:  # it has the right hash, so that somebody has made it
+            raise RunError(f"{path} cannot be read as safetensors ({error})") from None
 
 
 def read_run(folder: str | Path) -> RunFolder:

@@ -285,6 +285,10 @@ class Trainer:
             raise ValueError(f"step {state['step']}, but an epoch has {self.steps} steps")
         self.network.load_state_dict(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])
+        fresh = _plain(self.schedule.state_dict())
+        for name, value in state["schedule"].items():
+            if name in fresh and not _fits(value, fresh[name]):
+                raise ValueError(f"its schedule has an odd {name}")
         self.schedule.load_state_dict(state["schedule"])
         if self.schedule.last_epoch != state["epoch"]:
             raise ValueError(f"its schedule is at epoch {self.schedule.last_epoch}")
@@ -319,6 +323,15 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(_plain(one) for one in value)
     return value if _is_plain(value) else None
+
+
+def _fits(saved: Any, fresh: Any) -> bool:
+    """Return whether a part of a schedule's state is such as a new schedule has."""
+    if isinstance(fresh, int | float):
+        return isinstance(saved, int | float)
+    if isinstance(fresh, list) and fresh and isinstance(saved, list):
+        return len(saved) == len(fresh) and all(map(_fits, saved, fresh))
+    return fresh is None or isinstance(saved, type(fresh))
 
 
 def _is_plain(value: Any) -> bool:
