@@ -15,7 +15,7 @@ from torch import Tensor
 from stochbatch import data
 from stochbatch.nets import VGG
 from stochbatch.training import Trial
-from stochbatch.training.build import build_network
+from stochbatch.training.builders import build_network
 
 IMAGES, SEEDS, LR = 512, 3, 0.1
 

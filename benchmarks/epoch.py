@@ -13,7 +13,7 @@ from benchmarks.result import Goal, Result
 from benchmarks.timing import in_turn, ratios, times
 from stochbatch.data import DATASETS, MissingFileError, Split, load
 from stochbatch.training import Trial
-from stochbatch.training.build import build_network
+from stochbatch.training.builders import build_network
 from stochbatch.training.trainer import Trainer
 
 WORKERS = 2

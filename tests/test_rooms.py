@@ -119,3 +119,30 @@ def test_within_optim_imports_go_one_way() -> None:
                 if target != module and floor_of(target) >= floor_of(name):
                     wrong.append(f"{name} imports {target}")
     assert wrong == []
+
+
+def test_no_two_modules_have_one_name() -> None:
+    names = [path.stem for path in ROOT.rglob("*.py") if not path.stem.startswith("__")]
+    assert sorted(names) == sorted(set(names))
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """Of imports at the top of a module; those within functions are there to break a cycle."""
+    imports: dict[str, set[str]] = {}
+    for path in ROOT.rglob("*.py"):
+        name = ".".join(("stochbatch", *path.relative_to(ROOT).with_suffix("").parts))
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+        found = imports.setdefault(name.removesuffix(".__init__"), set())
+        for node in body:
+            if isinstance(node, ast.ImportFrom) and node.module:
+                folder = ROOT.parent.joinpath(*node.module.split("."))
+                for alias in node.names:
+                    inner = folder / alias.name
+                    is_module = inner.is_dir() or inner.with_suffix(".py").exists()
+                    found.add(f"{node.module}.{alias.name}" if is_module else node.module)
+            elif isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+    left = {name: found & imports.keys() for name, found in imports.items()}
+    while free := {name for name, found in left.items() if not found & left.keys() - {name}}:
+        left = {name: found for name, found in left.items() if name not in free}
+    assert left == {}

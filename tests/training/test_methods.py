@@ -11,7 +11,7 @@ from torch import nn
 from stochbatch.optim import SBS, AccSGD, AlternatingSGD, EntropySGD
 from stochbatch.studies import SCALES, Study
 from stochbatch.training import METHODS, Method, Trial, TrialError
-from stochbatch.training.build import build_optimizer
+from stochbatch.training.builders import build_optimizer
 
 OPTIMIZERS = {
     "sgd": torch.optim.SGD,

@@ -15,7 +15,7 @@ from torch import nn
 
 from stochbatch.nets import NETWORKS
 from stochbatch.training import Interrupted, RunError, Trial, read_run, run
-from stochbatch.training.build import build_network
+from stochbatch.training.builders import build_network
 from stochbatch.training.distributed import ALONE
 from stochbatch.training.run_folder import locked
 from tests.trained import copied, trained

@@ -16,7 +16,7 @@ from torch.nn.modules.module import register_module_forward_hook
 
 from stochbatch import data
 from stochbatch.training import METHODS, Interrupted, RunError, Trial, read_run, run, runner
-from stochbatch.training.build import build_network
+from stochbatch.training.builders import build_network
 from stochbatch.training.tensorboard import TensorBoard
 from stochbatch.training.trainer import seed_everything
 from tests.training.runs import SMALL, CrashError, Witness, crash, lasting, small_trial

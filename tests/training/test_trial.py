@@ -16,7 +16,7 @@ from torch.nn import BatchNorm2d
 from stochbatch.data import DATASETS
 from stochbatch.studies import SCALES, STUDIES
 from stochbatch.training import METHODS, SCHEDULES, Trial, TrialError
-from stochbatch.training.build import build_network
+from stochbatch.training.builders import build_network
 
 
 def test_what_is_not_given_is_filled_in() -> None:

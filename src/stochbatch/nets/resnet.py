@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from stochbatch.nets.arguments import check_options
 from stochbatch.nets.dropout import DropoutName, StochasticDepth, rising_rates, then_dropout
-from stochbatch.nets.options import check_options
 
 WIDTHS = (64, 128, 256, 512)
 

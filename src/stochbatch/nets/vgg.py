@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch.fx
 from torch import Tensor, nn
 
+from stochbatch.nets.arguments import check_options
 from stochbatch.nets.dropout import DropoutName, rising_rates, then_dropout
-from stochbatch.nets.options import check_options
 
 Stages = tuple[tuple[int, ...], ...]
 

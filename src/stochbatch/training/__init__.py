@@ -11,7 +11,7 @@ from stochbatch.training.observers import Observer
 from stochbatch.training.trial import Trial, TrialError
 
 if TYPE_CHECKING:
-    from stochbatch.training.build import build_network, build_optimizer
+    from stochbatch.training.builders import build_network, build_optimizer
     from stochbatch.training.methods import Method
     from stochbatch.training.result import Accuracy, DataFacts, Result
     from stochbatch.training.run_folder import RunFolder, read_run

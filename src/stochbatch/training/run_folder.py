@@ -232,7 +232,7 @@ class RunFolder:
 
     def network(self) -> nn.Module:
         """Return the network, ready to evaluate, with its final or its last saved weights."""
-        from stochbatch.training.build import build_network
+        from stochbatch.training.builders import build_network
 
         network, weights = build_network(self.trial), self.weights()
         try:

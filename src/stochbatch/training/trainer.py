@@ -21,7 +21,7 @@ from stochbatch.optim import SBS
 from stochbatch.optim.kernels.build import library
 from stochbatch.optim.kernels.fallback import UnavailableError
 from stochbatch.registry import METHODS, SCHEDULES
-from stochbatch.training.build import build_network, build_optimizer
+from stochbatch.training.builders import build_network, build_optimizer
 from stochbatch.training.distributed import ALONE, Ranks, Slices
 from stochbatch.training.exceptions import RunError
 from stochbatch.training.result import DataFacts

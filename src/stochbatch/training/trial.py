@@ -160,7 +160,7 @@ class Trial(BaseModel):
             raise ValueError(
                 f"{method.title} takes a closure, which fp16's scaler cannot: use bf16"
             )
-        from stochbatch.training.build import try_out
+        from stochbatch.training.builders import try_out
 
         try:
             try_out(self)
