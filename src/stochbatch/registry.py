@@ -169,8 +169,8 @@ METHODS: Registry[Method] = Registry(
         "entropy-sgd": "Entropy-SGD: noisy inner steps, an outer step towards their average.",
         "acc-sgd": "Accelerated-SGD: a long average of the iterates pulls a short step along.",
         "alternating": "Alternating minimisation: each weight moves on one of every two batches.",
-        "rmsprop": "RMSProp with the article's smoothing of 0.95 and rate of 0.0001.",
-        "adam": "Adam with the article's rate of 0.0001.",
+        "rmsprop": "RMSProp with the article's smoothing of 0.95 and a rate of 0.0001.",
+        "adam": "Adam with a rate of 0.0001.",
     },
 )
 
@@ -219,7 +219,7 @@ STUDIES: Registry[Study] = Registry(
         "local-global": "SBS: alpha without the global scheme, lambda with it; two networks.",
         "partial-data": "SGD and SBS on a half, a quarter and an eighth of the data.",
         "comparison": "Six methods, four batch sizes, three networks, three data sets.",
-        "readings": "SGD and SBS at five rates, and every reading that the article leaves open.",
+        "readings": "SGD and SBS at five rates, and readings that the article leaves open.",
     },
 )
 """The article's tables, each a study, and `readings`."""
