@@ -46,7 +46,7 @@ def test_there_is_an_estimate_from_the_first_epoch_on(
     watcher.close()
     shown = capsys.readouterr().err
     assert "1/2  seed 0  finished  50.00 %  about 30 s left" in shown
-    assert "2/2  seed 1  diverged  about 0 s left" in shown
+    assert "2/2  seed 1  diverged\n" in shown
 
 
 def test_a_bar_appears_when_a_trial_starts(capsys: pytest.CaptureFixture[str]) -> None:

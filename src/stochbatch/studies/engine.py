@@ -140,7 +140,8 @@ class _Loop:
     ) -> None:
         self.engine, self.root, self.watcher = engine, root, watcher
         self.waiting = deque(trials)
-        self.running: dict[str, Trial] = {}
+        self.running: dict[str, tuple[Trial, Path]] = {}
+        """By hash, which takes a while to compute."""
         self.seen: dict[str, tuple[int, int]] = {}
         """Size and time of each running trial's metrics when they were last read."""
         self.busy: set[str] = set()
@@ -154,36 +155,37 @@ class _Loop:
             ended = list(self.engine.poll())
             if signals.received is not None:
                 raise StudyStopped(signals.received)
-            for trial in self.running.values():
-                self._look(trial)
+            for key in self.running:
+                self._look(key)
             for trial, fault in ended:
                 self._end(trial, fault)
         return self.count
 
     def _start(self, trial: Trial) -> None:
-        folder = self.root / trial.folder
+        key, folder = trial.hash, self.root / trial.folder
         with suppress(OSError):
             (folder / ERROR).unlink(missing_ok=True)
-        self.seen[trial.hash] = _stamp(folder) if self.engine.queues else (-1, -1)
-        self.running[trial.hash] = trial
-        self.engine.start(trial, trial.hash in self.busy)
-        self._look(trial)
+        self.seen[key] = _stamp(folder) if self.engine.queues else (-1, -1)
+        self.running[key] = trial, folder
+        self.engine.start(trial, key in self.busy)
+        self._look(key)
 
-    def _look(self, trial: Trial) -> None:
+    def _look(self, key: str) -> None:
         """Tell the watcher if a trial has started or done an epoch."""
-        folder = self.root / trial.folder
+        trial, folder = self.running[key]
         stamp = _stamp(folder)
-        if stamp != self.seen[trial.hash]:
-            self.seen[trial.hash] = stamp
+        if stamp != self.seen[key]:
+            self.seen[key] = stamp
             with suppress(OSError, RunError):  # whoever reads the result is told of odd metrics
                 self.watcher.progress(trial, read_metrics(folder))
 
     def _end(self, trial: Trial, fault: str | None) -> None:
-        del self.running[trial.hash]
-        if fault == BUSY and trial.hash not in self.busy:
+        key = trial.hash
+        del self.running[key]
+        if fault == BUSY and key not in self.busy:
             if not self.busy:
                 self.watcher.note("another process is training some of these trials: they go last")
-            self.busy.add(trial.hash)
+            self.busy.add(key)
             self.waiting.append(trial)
             return
         status, text = self._outcome(trial, fault)

@@ -44,9 +44,9 @@ class PlainWatcher(StudyWatcher):
         self.note("  ".join(filter(None, parts)))
 
     def left(self) -> str:
-        """Return how long the study still takes, in words."""
+        """Return how long the study still takes, in words; nothing if that is unknown or over."""
         seconds = self.time_left.seconds()
-        return "" if seconds is None else f"about {duration(seconds)} left"
+        return f"about {duration(seconds)} left" if seconds else ""
 
 
 class RichWatcher(PlainWatcher):
