@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from stochbatch import SBS
 from stochbatch.optim.kernels import native
-from stochbatch.optim.plan import Layer
+from stochbatch.optim.layers import Layer
 
 
 def take_eager_steps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,8 +95,8 @@ def test_no_generator_is_read_or_advanced() -> None:
 
 def test_elements_beyond_two_to_the_32_have_numbers_of_their_own() -> None:
     from stochbatch.optim.kernels.eager import Coins
+    from stochbatch.optim.layers import Layer
     from stochbatch.optim.optimizer import Member
-    from stochbatch.optim.plan import Layer
     from stochbatch.optim.update import Scalars
 
     weight = torch.zeros(8)

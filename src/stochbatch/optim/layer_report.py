@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from stochbatch.optim.kernels.fallback import level_of_caller
+from stochbatch.optim.layers import TALLY
 from stochbatch.optim.optimizer import CheckedOptimizer, Member, real_view
-from stochbatch.optim.plan import TALLY
 from stochbatch.optim.shards import Shards
 
 

@@ -19,8 +19,9 @@ from stochbatch.checks import (
 )
 from stochbatch.optim import kernels
 from stochbatch.optim.layer_report import JUDGED_STEPS, LayerReport, Watch
+from stochbatch.optim.layers import BATCHES, GRAD_MEAN, SKIPPED_STEPS, SLOTS, TALLY
 from stochbatch.optim.optimizer import CheckedOptimizer, call_closure, check_lr
-from stochbatch.optim.plan import BATCHES, GRAD_MEAN, SKIPPED_STEPS, SLOTS, TALLY, Plans
+from stochbatch.optim.plan import Plans
 from stochbatch.optim.probability import Compare, CrossLayer, check_scheme
 from stochbatch.optim.shards import is_sharded, local
 from stochbatch.optim.update import COINS, LR_SCALING, Coin, LrScaling

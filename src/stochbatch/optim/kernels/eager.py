@@ -14,6 +14,7 @@ from torch import Tensor
 
 from stochbatch.optim.coins import BLOCK_BITS, stream_keys, stream_roots, uniform_at
 from stochbatch.optim.kernels import compiled
+from stochbatch.optim.layers import Layer
 from stochbatch.optim.pieces import (
     ElementIndex,
     MemoryLayout,
@@ -22,7 +23,7 @@ from stochbatch.optim.pieces import (
     memory_vector,
     pieces,
 )
-from stochbatch.optim.plan import Layer, Plan
+from stochbatch.optim.plan import Plan
 from stochbatch.optim.probability import (
     Moments,
     Scores,

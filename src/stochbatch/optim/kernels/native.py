@@ -13,13 +13,14 @@ from torch import Tensor
 
 from stochbatch.optim.kernels.build import library, ready
 from stochbatch.optim.kernels.fallback import UnavailableError, give_up
+from stochbatch.optim.layers import Layer
+from stochbatch.optim.memory import PLAIN
 from stochbatch.optim.pieces import MemoryLayout, memory_layout
-from stochbatch.optim.plan import Layer, Plan
+from stochbatch.optim.plan import Plan
 from stochbatch.optim.probability import CROSS_LAYER
 
 __all__ = ["Rows", "available", "fits", "library", "ready"]
 
-_PLAIN = (Tensor, torch.nn.Parameter)
 _MEMORY = 6
 """Fields of ``Memory`` in native.cpp."""
 _NOWHERE = MemoryLayout(1, 1, 1)
@@ -48,7 +49,7 @@ def fits(layer: Layer, grad: Tensor) -> bool:
 def _plain(tensor: Tensor) -> bool:
     """Return whether a tensor's memory is what it seems: float32 numbers on the CPU."""
     return (
-        type(tensor) in _PLAIN
+        type(tensor) in PLAIN
         and tensor.dtype is torch.float32
         and tensor.layout is torch.strided
         and tensor.is_cpu
@@ -105,6 +106,13 @@ class Rows:
             for field, tensor in enumerate(tensors):
                 address = 0 if tensor is None else tensor.data_ptr()
                 self._memory[_MEMORY * place + field] = address
+        self._layers = (
+            len(plan.layers),
+            self._memory.buffer_info()[0],
+            self._facts.buffer_info()[0],
+        )
+        self._counters = plan.step.data_ptr(), plan.skipped.data_ptr()
+        self._library = library()
 
     def _find(self, plan: Plan) -> list[Tensor]:
         """Enter where the gradients are; return copies, to be kept until the step is over."""
@@ -123,13 +131,7 @@ class Rows:
         """Return [2, layers]: what is here of each layer; 0 for layers that are not moved here."""
         kept = self._find(plan)
         result = torch.empty(len(plan.layers), 2, dtype=torch.float64, device="cpu")
-        library().measure(
-            len(plan.layers),
-            self._memory.buffer_info()[0],
-            self._facts.buffer_info()[0],
-            torch.get_num_threads(),
-            result.data_ptr(),
-        )
+        self._library.measure(*self._layers, torch.get_num_threads(), result.data_ptr())
         del kept
         return result.T
 
@@ -152,14 +154,11 @@ class Rows:
     def _call(self, plan: Plan, known: int | None, seen: int | None) -> bool:
         kept = self._find(plan)
         options = array("d", [field for group in self._groups for field in _options(group)])
-        applies = library().step(
-            len(plan.layers),
-            self._memory.buffer_info()[0],
-            self._facts.buffer_info()[0],
+        applies = self._library.step(
+            *self._layers,
             options.buffer_info()[0],
             plan.options["seed"],
-            plan.step.data_ptr(),
-            plan.skipped.data_ptr(),
+            *self._counters,
             plan.options["skip_nonfinite"],
             torch.get_num_threads(),
             known,
