@@ -15,7 +15,7 @@ from scipy import stats
 
 from stochbatch import uniform
 from stochbatch.optim.coins import CHUNK_BITS, _mix_, as_int32, normal, uniform_at
-from stochbatch.optim.pieces import ElementIndex, Piece
+from stochbatch.optim.pieces import Coins, Piece
 
 ALARM = 1e-7
 SAMPLE = 1 << 20
@@ -94,19 +94,9 @@ def test_no_generator_is_read_or_advanced() -> None:
 
 
 def test_elements_beyond_two_to_the_32_have_numbers_of_their_own() -> None:
-    from stochbatch.optim.kernels.eager import Coins
-    from stochbatch.optim.layers import Layer
-    from stochbatch.optim.optimizer import Member
-    from stochbatch.optim.update import Scalars
-
-    weight = torch.zeros(8)
-    layer = Layer(Member(7, "", "linear", weight, {"seed": 11}), Scalars(weight), weight, None)
-    step = torch.tensor(3)
-    coins = Coins(layer, (torch.tensor(0), torch.tensor(0)), step)
+    coins = Coins(11, 7, torch.tensor(3), torch.zeros(2, dtype=torch.int32))
     for offset in (2**32, 2**33 - 8, 5 * 2**32 + 1):
-        piece = Piece(offset, (1,), (torch.zeros(8),))
-        index = ElementIndex(torch.device("cpu"))
-        numbers = coins.uniform(piece, index, torch.float64).tolist()
+        numbers = coins.uniform(Piece(offset, (1,), (torch.zeros(8),)), torch.float64).tolist()
         assert numbers == [uniform_of_integers(11, 3, 7, offset + i) for i in range(8)]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
@@ -20,10 +19,11 @@ from stochbatch.optim.optimizer import (
     call_closure,
     check_member,
     members_of,
+    rates_are_zero,
     real_grad,
     real_view,
 )
-from stochbatch.optim.pieces import ElementIndex, pieces
+from stochbatch.optim.pieces import Coins, pieces
 from stochbatch.optim.probability import (
     Compare,
     CrossLayer,
@@ -32,10 +32,7 @@ from stochbatch.optim.probability import (
     check_scheme,
     compared,
     compute_dtype,
-    describe_layers,
-    layer_scores,
-    measured,
-    probability,
+    scores_of,
     sums_of,
 )
 from stochbatch.optim.shards import KnownShards, Shards, local, local_grad, window_of
@@ -58,22 +55,11 @@ _REFUSED = {
 """Why an optimizer cannot be masked, by a part of the name of its class or of a parent's."""
 
 
-_element_index = cache(ElementIndex)
-
-
-class _Coins(NamedTuple):
-    """What a parameter's uniforms of one step are made from."""
-
-    member: Member
-    step: int
-    keys: Tensor
-    """Of its first 2**32 elements."""
-
-
 class _Held(NamedTuple):
     """A masked parameter, held while the base moves it."""
 
-    coins: _Coins
+    member: Member
+    coins: Coins
     weight: Tensor
     """What it was before; NaN where its coin came up, if the base's weight is then final."""
     chance: Tensor | float | None
@@ -268,22 +254,29 @@ class Masked(Optimizer):
 
     def _begin(self) -> _Turn:
         """Decide about a step whose gradients are known, and hold the masked parameters."""
-        ready = [m for m in members_of(self.param_groups) if m.tensor.grad is not None]
+        members = list(members_of(self.param_groups))
+        ready = [member for member in members if member.tensor.grad is not None]
+        shards = self._known.of([m.tensor for m in members], [m.kind for m in members])
         # What GradScaler tells a fused base: to read it is to wait for the device, as GradScaler
         # itself does for any other base.
         found_inf = getattr(self.base, "found_inf", None)
-        skipped = found_inf is not None and bool(found_inf)
-        shards = self._shards()
-        if not ready and _rates_are_zero(self.param_groups):
-            shards.listen()  # as the others look whether their gradients are zero too
-        counts = bool(ready) and not skipped and not _is_dummy(ready, shards)
-        if not ready and self._options["probability"] is None:
-            shards.listen()
+        counts = bool(ready) and not (found_inf is not None and bool(found_inf))
+        if rates_are_zero([member.group for member in ready or members]):
+            counts = not _is_dummy(ready, shards) and counts
         turn = _Turn(self.steps, counts, ready, [])
-        if turn.counts and self._options["probability"] != 1:
-            masked = [member for member in ready if self._masks(member)]
-            coins = self._coins(masked, turn.number)
-            turn.held.extend(map(self._hold, coins, self._scores(masked)))
+        chosen = [member for member in ready if self._masks(member)] if counts else []
+        fixed = self._options["probability"] is not None
+        if not fixed and (counts or not ready) and not chosen:
+            shards.listen()
+        if chosen and self._options["probability"] != 1:
+            scores = None if fixed else self._scores(chosen, shards)
+            step = torch.tensor(turn.number, device=_here(chosen[0].tensor).device)
+            indices = torch.tensor([member.number for member in chosen], device=step.device)
+            keys = stream_keys(stream_roots(self._options["seed"], indices), step)
+            for place, member in enumerate(chosen):
+                own = keys[:, place].to(_here(member.tensor).device)
+                coins = Coins(self._options["seed"], member.number, step, own)
+                turn.held.append(self._hold(member, coins, scores and scores.of(place)))
         return turn
 
     def _masks(self, member: Member) -> bool:
@@ -294,67 +287,38 @@ class Masked(Optimizer):
             return not exclude(member.name, member.tensor)
         return member.tensor not in exclude
 
-    def _shards(self) -> Shards:
-        members = list(members_of(self.param_groups))
-        return self._known.of([m.tensor for m in members], [m.kind for m in members])
-
-    def _coins(self, members: Sequence[Member], step: int) -> list[_Coins]:
-        if not members:
-            return []
-        device = _here(members[0].tensor).device
-        indices = torch.tensor([member.number for member in members], device=device)
-        roots = stream_roots(self._options["seed"], indices)
-        keys = stream_keys(roots, torch.full((), step, dtype=torch.int64, device=device))
-        return [_Coins(*each) for each in zip(members, [step] * len(members), keys.T, strict=True)]
-
-    def _scores(self, members: Sequence[Member]) -> list[Scores | None]:
-        """Return what each layer's probabilities are made from; None if they are fixed."""
-        options, count = self._options, len(members)
-        if options["probability"] is not None:
-            return [None] * count
-        if not members:
-            self._shards().listen()
-            return []
+    def _scores(self, members: Sequence[Member], shards: Shards) -> Scores:
+        """Return what the layers' probabilities are made from."""
         for member in members:
             check_kind(member.kind)
-        layers = describe_layers(
-            [_grad(member) for member in members],
-            [real_view(member.tensor).numel() for member in members],
+        options = self._options
+        grads = [_grad(member) for member in members]
+        return scores_of(
+            grads,
             compared([member.kind for member in members], options["compare"]),
-            [options["alpha"]] * count,
-            [options["lambd"]] * count,
-            [options["cross_layer"]] * count,
+            *(options["alpha"], options["lambd"], options["cross_layer"]),
+            sizes=[real_view(member.tensor).numel() for member in members],
+            total=lambda sums: _of_all_ranks(sums, members, grads, shards),
         )
-        scores = layer_scores(
-            measured(_grad_sums(members, layers.size, self._shards()), layers.size), layers
-        )
-        return [Scores(*(vector[place] for vector in scores)) for place in range(count)]
 
-    def _hold(self, coins: _Coins, scores: Scores | None) -> _Held:
+    def _hold(self, member: Member, coins: Coins, scores: Scores | None) -> _Held:
         """Keep what is needed of a parameter when the base has moved it."""
-        weight, chance = _here(coins.member.tensor), self._options["probability"]
-        dtype = compute_dtype(weight.dtype)
-
-        def chances(grad: Tensor) -> Tensor:
-            assert scores is not None, "there is no gradient where the probability is fixed"
-            own = (vector.to(grad.device) for vector in scores.in_dtype(dtype))
-            return probability(grad.to(dtype), *own)
-
-        grads = [] if scores is None else [_grad(coins.member)]
+        weight, chance = _here(member.tensor), self._options["probability"]
+        grads = [] if scores is None else [_grad(member)]
         if self._options["rescale"] or self._options["coin"] == "none":
             if scores is not None:
-                chance = torch.empty_like(weight, dtype=dtype)
+                chance = torch.empty_like(weight, dtype=compute_dtype(weight.dtype))
                 for piece in pieces([chance, *grads]):
-                    piece.tensors[0].copy_(chances(piece.tensors[1]))
-            return _Held(coins, weight.clone(), chance)
+                    piece.tensors[0].copy_(scores.probability(piece.tensors[1]))
+            return _Held(member, coins, weight.clone(), chance)
         # The base may change gradients (SGD with foreach and nesterov does), so coins fall now.
         # NaN marks where they came up, so that one tensor holds the mask and the old weights. (A
         # weight that is NaN already is NaN after any move too.)
         kept = torch.empty_like(weight)
-        for uniforms, (old, now, *grad) in self._draw(coins, kept, weight, *grads):
-            came_up = uniforms < (chances(*grad) if grad else chance)
+        for uniforms, (old, now, *grad) in self._draw(member, coins, kept, weight, *grads):
+            came_up = uniforms < (chance if scores is None else scores.probability(*grad))
             old.copy_(torch.where(came_up, torch.nan, now))
-        return _Held(coins, kept, None)
+        return _Held(member, coins, kept, None)
 
     def _end(self, turn: _Turn) -> None:
         """Select or scale what the base has moved, and count the step."""
@@ -367,15 +331,17 @@ class Masked(Optimizer):
             if member.tensor in moved or STEPS in self.state.get(member.tensor, ()):
                 self.state[member.tensor][STEPS] = turn.number + turn.counts
 
-    def _settle(self, coins: _Coins, kept: Tensor, chance: Tensor | float | None) -> None:
-        weight, dtype = _here(coins.member.tensor), compute_dtype(kept.dtype)
+    def _settle(
+        self, member: Member, coins: Coins, kept: Tensor, chance: Tensor | float | None
+    ) -> None:
+        weight, dtype = _here(member.tensor), compute_dtype(kept.dtype)
         if chance is None:
             for piece in pieces([weight, kept]):
                 new, old = piece.tensors
                 new.copy_(torch.where(old.isnan(), new, old))
             return
         given = [chance] if isinstance(chance, Tensor) else []
-        for uniforms, (new, old, *own) in self._draw(coins, weight, kept, *given):
+        for uniforms, (new, old, *own) in self._draw(member, coins, weight, kept, *given):
             p = own[0] if own else chance
             factor = p if self._options["coin"] == "none" else 1.0
             factor = factor / p if self._options["rescale"] else factor
@@ -383,21 +349,17 @@ class Masked(Optimizer):
             scaled = torch.lerp(old.to(dtype), new.to(dtype), factor)
             new.copy_(torch.where(uniforms < p, scaled, old))
 
-    def _draw(self, coins: _Coins, *tensors: Tensor) -> Iterator[tuple[Tensor, tuple[Tensor, ...]]]:
+    def _draw(
+        self, member: Member, coins: Coins, *tensors: Tensor
+    ) -> Iterator[tuple[Tensor, tuple[Tensor, ...]]]:
         """Yield the uniforms of a parameter piece by piece, with the pieces of these tensors."""
-        device, index = tensors[0].device, _element_index(tensors[0].device)
-        for piece in pieces(tensors, window_of(coins.member.tensor)):
-            keys, low = coins.keys.to(device), torch.zeros((), dtype=torch.int32, device=device)
-            if self._options["coin"] == "none":
-                yield low, piece.tensors  # below any probability
-                continue
-            if self._options["coin"] == "scalar":
-                low, block = index.low(piece), index.block(piece)
-                if block:
-                    number = torch.tensor(coins.member.number, device=device)
-                    roots = stream_roots(self._options["seed"], number, block)
-                    keys = stream_keys(roots, torch.tensor(coins.step, device=device))
-            yield uniform_at(low, keys[0], keys[1], torch.float32), piece.tensors
+        single = torch.zeros((), dtype=torch.int32, device=tensors[0].device)
+        if self._options["coin"] == "tensor":
+            first, second = coins.keys_of(0)
+            single = uniform_at(single, first, second, torch.float32)
+        for piece in pieces(tensors, window_of(member.tensor)):
+            scalar = self._options["coin"] == "scalar"
+            yield coins.uniform(piece, torch.float32) if scalar else single, piece.tensors
 
 
 def _here(tensor: Tensor) -> Tensor:
@@ -417,30 +379,27 @@ def _grad(member: Member) -> Tensor:
     return real_grad(local_grad(member.tensor, grad))
 
 
-def _rates_are_zero(groups: Sequence[dict[str, Any]]) -> bool:
-    for lr in (group.get("lr") for group in groups):
-        if (isinstance(lr, Tensor) and not lr.is_cpu) or lr != 0:  # to read it would be to wait
-            return False
-    return True
-
-
 def _is_dummy(ready: Sequence[Member], shards: Shards) -> bool:
-    """Whether all rates and all gradients are zero, on all ranks.
+    """Whether all gradients are zero, on all ranks, where all rates are.
 
     ``torch.distributed.checkpoint`` takes such a step to make an optimizer allocate its state.
     """
-    layouts = {member.tensor.grad.layout for member in ready if member.tensor.grad is not None}
-    if not _rates_are_zero([member.group for member in ready]) or layouts != {torch.strided}:
+    if not ready:
+        shards.listen()
         return False
-    device = _here(ready[0].tensor).device
-    like = torch.zeros((), dtype=accumulation_dtype(device), device=device)
-    return not bool(_grad_sums(ready, like, shards)[0].any())
+    grads: list[Any] = [member.tensor.grad for member in ready]
+    if any(grad.layout != torch.strided for grad in grads):
+        return False
+    grads = [_grad(member) for member in ready]
+    dtype = accumulation_dtype(grads[0].device)
+    sums = torch.stack([sums_of(grad).to(grads[0].device, dtype) for grad in grads], dim=1)
+    return not bool(_of_all_ranks(sums, ready, grads, shards)[0].any())
 
 
-def _grad_sums(members: Sequence[Member], like: Tensor, shards: Shards) -> Tensor:
-    """Return [2, layers]: sum and squared deviations of |g| over whole tensors, on all ranks."""
-    grads = [_grad(member) for member in members]
-    sums = torch.stack([sums_of(grad).to(like) for grad in grads], dim=1)
+def _of_all_ranks(
+    sums: Tensor, members: Sequence[Member], grads: Sequence[Tensor], shards: Shards
+) -> Tensor:
+    """Return [2, layers]: sums over whole tensors, given those over what is here."""
     if not shards:
         return sums
     counts = [grad.numel() for grad in grads]

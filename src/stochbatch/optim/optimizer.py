@@ -303,10 +303,8 @@ class CheckedOptimizer(Optimizer):
 
         All rates and all gradients are zero then.
         """
-        for lr in (member.group["lr"] for member in ready):
-            # A rate on another device is not read: that would be a synchronisation.
-            if (isinstance(lr, Tensor) and lr.device.type != "cpu") or lr != 0:
-                return False
+        if not rates_are_zero([member.group for member in ready]):
+            return False
         return not any(bool(member.tensor.grad.any()) for member in ready)  # type: ignore[union-attr]
 
     def _follow(self, state: dict[str, Tensor], weight: Tensor) -> None:
@@ -395,6 +393,14 @@ def rate_of(group: Mapping[str, Any]) -> float | Tensor:
     """Return a group's learning rate, a tensor without dimensions if it is a tensor."""
     lr: float | Tensor = group["lr"]
     return lr.reshape(()) if isinstance(lr, Tensor) else lr
+
+
+def rates_are_zero(groups: Iterable[Mapping[str, Any]]) -> bool:
+    """Return whether all learning rates are known to be 0 without waiting for a device."""
+    for lr in (group.get("lr") for group in groups):
+        if (isinstance(lr, Tensor) and not lr.is_cpu) or lr != 0:
+            return False
+    return True
 
 
 def call_closure(closure: Callable[[], float] | None) -> float | None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from stochbatch.optim.coins import BLOCK_BITS, as_int32
+from stochbatch.optim.coins import BLOCK_BITS, as_int32, stream_keys, stream_roots, uniform_at
 from stochbatch.optim.shards import Window
 
 PIECE_BITS = 17
@@ -143,3 +144,35 @@ class ElementIndex:
         if piece.offset >> BLOCK_BITS != last >> BLOCK_BITS:
             raise ValueError("a tensor of more than 2**32 elements must be contiguous")
         return piece.offset >> BLOCK_BITS
+
+
+element_index = cache(ElementIndex)
+
+
+class Coins:
+    """The uniforms of one parameter in one step, for any piece of it.
+
+    Args:
+        seed: of the optimizer.
+        number: index of the parameter.
+        step: number of the step.
+        keys: of the parameter's first 2**32 elements.
+    """
+
+    def __init__(self, seed: int, number: int, step: Tensor, keys: Tensor) -> None:
+        self.seed, self.number, self.step = seed, number, step
+        self._block, self._keys = 0, keys
+
+    def keys_of(self, block: int) -> Tensor:
+        """Return the two words of the key of a block of 2**32 elements."""
+        if block != self._block:
+            index = torch.full((), self.number, device=self._keys.device)
+            roots = stream_roots(self.seed, index, block)
+            self._block, self._keys = block, stream_keys(roots, self.step.to(index.device))
+        return self._keys
+
+    def uniform(self, piece: Piece, dtype: torch.dtype) -> Tensor:
+        """Return the uniforms of a piece."""
+        index = element_index(piece.tensors[0].device)
+        first, second = self.keys_of(index.block(piece))
+        return uniform_at(index.low(piece), first, second, dtype)

@@ -6,7 +6,7 @@ A *layer* is one parameter tensor; its kind says which layers it is compared wit
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
@@ -106,6 +106,16 @@ class Scores(NamedTuple):
         largest = torch.finfo(dtype).max
         slope = self.slope.clamp(-largest, largest)
         return Scores(self.centre.to(dtype), slope.to(dtype), self.shift.to(dtype))
+
+    def of(self, layer: int) -> Scores:
+        """Return those of one layer."""
+        return Scores(*(vector[layer] for vector in self))
+
+    def probability(self, grad: Tensor) -> Tensor:
+        """Return the probabilities of one layer's scalars, given its scores, in float32 or 64."""
+        dtype = compute_dtype(grad.dtype)
+        own = (vector.to(grad.device) for vector in self.in_dtype(dtype))
+        return probability(grad.to(dtype), *own)
 
 
 def sums_of(grad: Tensor) -> Tensor:
@@ -303,22 +313,39 @@ def update_probability(
     if not filled:
         return result
     chosen = [grads[layer] for layer in filled]
-    layers = describe_layers(
-        chosen,
-        [grad.numel() for grad in chosen],
-        compared([kinds[layer] for layer in filled], compare),
-        [alpha] * len(filled),
-        [lambd] * len(filled),
-        [cross_layer] * len(filled),
-    )
-    sums = torch.stack([sums_of(grad).to(layers.size) for grad in chosen], dim=1)
-    moments = measured(sums, layers.size)
-    scores = layer_scores(moments, layers)
+    classes = compared([kinds[layer] for layer in filled], compare)
+    scores = scores_of(chosen, classes, alpha, lambd, cross_layer)
     for position, layer in enumerate(filled):
-        grad, dtype = grads[layer], result[layer].dtype
-        own = [vector[position].to(grad.device) for vector in scores.in_dtype(dtype)]
-        result[layer] = probability(grad.to(dtype), *own)
+        result[layer] = scores.of(position).probability(grads[layer])
     return result
+
+
+def scores_of(
+    grads: Sequence[Tensor],
+    classes: Sequence[int],
+    alpha: float,
+    lambd: float,
+    cross_layer: str,
+    sizes: Sequence[int] | None = None,
+    total: Callable[[Tensor], Tensor] = lambda sums: sums,
+) -> Scores:
+    """Return what the probabilities of layers with the same options are made from.
+
+    Args:
+        grads: what is here of each layer's gradient, real and not empty altogether.
+        classes: the number of each layer's class, as :func:`compared` returns it.
+        alpha: weight of a scalar's size within its layer.
+        lambd: weight of the layer's score among its class.
+        cross_layer: the layer's score.
+        sizes: number of scalars of the whole layers, if shards of them are here.
+        total: makes sums over whole layers of those over what is here.
+    """
+    count = len(grads)
+    sizes = [grad.numel() for grad in grads] if sizes is None else sizes
+    options = [alpha] * count, [lambd] * count, [cross_layer] * count
+    layers = describe_layers(grads, sizes, classes, *options)
+    sums = torch.stack([sums_of(grad).to(layers.size) for grad in grads], dim=1)
+    return layer_scores(measured(total(sums), layers.size), layers)
 
 
 def check_scheme(options: Mapping[str, Any]) -> None:

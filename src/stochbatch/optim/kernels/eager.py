@@ -12,13 +12,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from stochbatch.optim.coins import BLOCK_BITS, stream_keys, stream_roots, uniform_at
+from stochbatch.optim.coins import BLOCK_BITS, stream_keys, uniform_at
 from stochbatch.optim.kernels import compiled
 from stochbatch.optim.layers import Layer
 from stochbatch.optim.pieces import (
-    ElementIndex,
+    Coins,
     MemoryLayout,
     Piece,
+    element_index,
     memory_layout,
     memory_vector,
     pieces,
@@ -65,7 +66,6 @@ class Division(NamedTuple):
     single: list[int]
     """Places of the layers that are moved one by one."""
     bundles: list[Bundle]
-    indices: dict[torch.device, ElementIndex]
     compiles: bool
     """Whether a compiled function moves vectors."""
 
@@ -93,8 +93,7 @@ def divide(plan: Plan, places: list[int], compiles: bool) -> Division:
     full = [members for parts in alike.values() for members in parts]
     single += [members[0] for members in full if len(members) == 1]
     bundles = [_bundle(plan, members) for members in full if len(members) > 1]
-    devices = {layers[place].weight.device for place in places}
-    return Division(places, single, bundles, {d: ElementIndex(d) for d in devices}, compiles)
+    return Division(places, single, bundles, compiles)
 
 
 def _bundle(plan: Plan, places: list[int]) -> Bundle:
@@ -118,7 +117,7 @@ def _low(layer: Layer) -> Tensor:
         return torch.arange(size, dtype=torch.int32, device=device)
     shard = torch.empty(layer.window.part, dtype=torch.int8, device=device)
     piece = Piece(layer.window.offset, layer.window.strides, (shard,))
-    return ElementIndex(device).low(piece).reshape(-1)
+    return element_index(device).low(piece).reshape(-1)
 
 
 def measure(plan: Plan, division: Division, sums: Tensor | None) -> Tensor:
@@ -212,29 +211,6 @@ class _Step(NamedTuple):
     division: Division
 
 
-class Coins:
-    """The uniforms of one layer in one step, for any piece of it."""
-
-    def __init__(self, layer: Layer, keys: tuple[Tensor, Tensor], step: Tensor) -> None:
-        self.layer = layer
-        self.step = step
-        self.keys: dict[int, tuple[Tensor, Tensor]] = {0: keys}
-
-    def keys_of(self, block: int) -> tuple[Tensor, Tensor]:
-        """Return the key of a block of 2**32 elements."""
-        if block not in self.keys:
-            device = self.layer.weight.device
-            index = torch.full((), self.layer.member.number, device=device)
-            roots = stream_roots(self.layer.group["seed"], index, block)
-            first, second = stream_keys(roots, self.step.to(device)).unbind()
-            self.keys = {block: (first, second)}
-        return self.keys[block]
-
-    def uniform(self, piece: Piece, index: ElementIndex, dtype: torch.dtype) -> Tensor:
-        """Return the uniforms of a piece."""
-        return uniform_at(index.low(piece), *self.keys_of(index.block(piece)), dtype)
-
-
 def _common_layout(layer: Layer, grad: Tensor) -> MemoryLayout | None:
     """Return the memory layout that a layer's tensors share; None if they cannot be vectors."""
     tensors, window = [*layer.scalars.held(), grad], layer.window
@@ -254,15 +230,15 @@ def _move_one(step: _Step, place: int) -> Tensor:
     applies = step.verdict.applies.to(device)
     scores = Scores(*(vector[place].to(device) for vector in step.scores[dtype]))
     draws = layer.scalars.batches is not None
-    first, second = step.keys[:, place].to(device)
-    coins = Coins(layer, (first, second), step.number)
+    keys = step.keys[:, place].to(device)
+    coins = Coins(layer.group["seed"], layer.member.number, step.number, keys)
     layout = _common_layout(layer, grad) if step.division.compiles else None
     if layout:
         sums = compiled.move(
             layer.scalars.replaced(memory_vector(held) for held in layer.scalars.held()),
             memory_vector(grad),
             compiled.strides_of(layout, device),
-            coins.keys_of(layout.offset >> BLOCK_BITS) if draws else None,
+            coins.keys_of(layout.offset >> BLOCK_BITS).unbind() if draws else None,
             scores if fixed is None else compiled.as_tensor(fixed, layer.weight),
             applies,
             compiled.as_tensors(rates, layer.weight),
@@ -275,7 +251,7 @@ def _move_one(step: _Step, place: int) -> Tensor:
         now = layer.scalars.replaced(held)
         if now.batches is not None:
             batches.append(now.batches.sum())
-        uniforms = coins.uniform(piece, step.division.indices[device], dtype) if draws else None
+        uniforms = coins.uniform(piece, dtype) if draws else None
         chosen = scores if fixed is None else fixed
         after, chance = advance(now, own, uniforms, chosen, applies, rates, rule)
         for old, new in zip(held, after.held(), strict=True):
