@@ -5,6 +5,8 @@ fuse a multiplication and an addition where torch's own operation does. On a mac
 a GPU the same functions are compiled for the CPU, which is slow and only for this test.
 """
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -144,3 +146,11 @@ def test_a_failing_compiler_is_said_and_stepped_around(monkeypatch) -> None:
     assert optimizer.steps == 2
     with pytest.raises(RuntimeError, match="fused=True: torch.compile failed"):
         SBS([weight], fused=True).step()
+
+
+def test_one_layer_on_a_device_is_enough_to_compile(monkeypatch) -> None:
+    monkeypatch.setattr(compiled, "DEVICES", ("meta",))
+    layers = [SimpleNamespace(weight=torch.empty(2, device=d)) for d in ("cpu", "meta")]
+    plan = SimpleNamespace(options={"fused": True}, layers=layers)
+    assert compiled.worthwhile(plan, [0, 1])
+    assert not compiled.worthwhile(plan, [0])

@@ -554,6 +554,15 @@ def test_a_fused_step_divides_gradients_by_grad_scale(name: str) -> None:
     assert equal(scaled, plain)
 
 
+def test_a_tiny_gradient_of_half_precision_is_unscaled_in_float32() -> None:
+    weight = torch.nn.Parameter(torch.zeros(3, dtype=torch.float16))
+    weight.grad = torch.full((3,), 2.0**-14, dtype=torch.float16)
+    optimizer = SBS([weight], lr=2.0**10, probability=1.0, fused=False)
+    optimizer.grad_scale, optimizer.found_inf = torch.tensor(2.0**16), torch.tensor(0.0)
+    optimizer.step()
+    assert weight.tolist() == [-(2.0**-20)] * 3  # 2**-30, the gradient, is 0 in float16
+
+
 @every_input
 def test_a_scaled_loss_gives_the_same_weights(name: str, kwargs: dict) -> None:
     scaled, plain = Task(), Task()

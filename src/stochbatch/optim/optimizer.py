@@ -288,7 +288,7 @@ class CheckedOptimizer(Optimizer):
         ready = [member for member in self._members() if member.tensor.grad is not None]
         for member in ready:
             if hasattr(member.tensor, "_in_backward_optimizers"):
-                # torch marks it after making the optimizer
+                # torch marks it after making the optimizer (SBS looks when it makes a plan)
                 check_member(member.tensor, type(self).__name__, self.sharded)
             if member.tensor.grad.layout != torch.strided:  # type: ignore[union-attr]
                 raise RuntimeError(

@@ -22,7 +22,7 @@ from stochbatch.optim.layer_report import JUDGED_STEPS, LayerReport, Watch
 from stochbatch.optim.layers import BATCHES, GRAD_MEAN, SKIPPED_STEPS, SLOTS, TALLY
 from stochbatch.optim.optimizer import CheckedOptimizer, call_closure, check_lr
 from stochbatch.optim.plan import Plans
-from stochbatch.optim.probability import Compare, CrossLayer, check_scheme
+from stochbatch.optim.probability import Compare, CrossLayer, check_scheme, compute_dtype
 from stochbatch.optim.shards import is_sharded, local
 from stochbatch.optim.update import COINS, LR_SCALING, Coin, LrScaling
 
@@ -223,7 +223,7 @@ class SBS(CheckedOptimizer):
         if plan.found_inf is not None and plan.found_inf.is_cpu and plan.found_inf.item():
             return
         if scale is not None:
-            torch._foreach_div_(plan.grads, scale)
+            plan.grads = _unscaled(plan.grads, scale)
         try:
             sums = kernels.measure(plan)
             if sums is not None:
@@ -268,3 +268,16 @@ class SBS(CheckedOptimizer):
             bias    bias       2         0.25     1.00
         """
         return self._watch.report(self, self._plans.shards(self))
+
+
+def _unscaled(grads: list[Tensor], scale: Tensor) -> list[Tensor]:
+    """Divide gradients by GradScaler's scale; return them as the step uses them.
+
+    Those of half precision are returned in float32, where a tiny one does not become 0.
+    """
+    wide = [grad.to(compute_dtype(grad.dtype)) for grad in grads]
+    torch._foreach_div_(wide, scale)
+    for grad, own in zip(grads, wide, strict=True):
+        if own is not grad:
+            grad.copy_(own)
+    return wide

@@ -37,7 +37,7 @@ def _arrange(plan: Plan) -> Work:
         fits = []
     chosen = set(fits)
     rest = [place for place in places if place not in chosen]
-    compiles = bool(rest) and compiled.worthwhile(plan)
+    compiles = compiled.worthwhile(plan, rest)
     if fused and rest and not compiles and not torch._C._len_torch_dispatch_stack():
         raise RuntimeError(
             "fused=True needs plain, dense float32 parameters on the CPU, contiguous or "
@@ -84,7 +84,8 @@ def move(plan: Plan, sums: Tensor | None) -> tuple[Tensor | None, Tensor | None]
     seen = torch.zeros(len(plan.layers), 2, dtype=torch.float32, device=sums.device)
     if work.torch is not None:
         if work.torch.compiles:
-            compiled.worthwhile(plan)  # raises if measuring has shown that no compiler works
+            # raises if measuring has shown that no compiler works
+            compiled.worthwhile(plan, work.torch.places)
         verdict = eager.move(plan, work.torch, sums, seen)
     if work.native is not None:
         return seen, torch.tensor(work.native.move(plan, sums, seen), device=sums.device)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import types
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -155,14 +155,14 @@ def whole_moments(grad: Tensor) -> Tensor:
     return result
 
 
-def worthwhile(plan: Plan) -> bool:
-    """Return whether to compile the steps of a plan; raise if that is demanded and fails."""
-    fused = plan.options["fused"]
-    if fused is False or plan.layers[0].weight.device.type not in DEVICES:
+def worthwhile(plan: Plan, places: Sequence[int]) -> bool:
+    """Return whether to compile the steps of some layers; raise if that is demanded and fails."""
+    fused, weights = plan.options["fused"], [plan.layers[place].weight for place in places]
+    if fused is False or not any(weight.device.type in DEVICES for weight in weights):
         return False
     if _FAILURES and fused:
         give_up(fused, _FAILURES[0])
-    large = fused or sum(layer.weight.numel() for layer in plan.layers) >= WORTH_COMPILING
+    large = fused or sum(weight.numel() for weight in weights) >= WORTH_COMPILING
     return large and not _FAILURES
 
 
