@@ -80,9 +80,11 @@ def test_a_report_knows_results_and_no_engines() -> None:
 
 FLOORS = (
     {"coins", "kinds", "shards"},
-    {"pieces"},
+    {"pieces", "memory"},
     {"probability"},
+    {"slots"},
     {"update", "optimizer", "schedules"},
+    {"layers"},
     {"plan"},
     {"kernels.fallback"},
     {"kernels.build", "kernels.compiled"},

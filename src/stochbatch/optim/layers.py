@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from stochbatch.optim.memory import PLAIN
-from stochbatch.optim.optimizer import STEP, Member, Slot, like, real_view
+from stochbatch.optim.optimizer import Member, real_view
 from stochbatch.optim.pieces import memory_layout
 from stochbatch.optim.probability import compute_dtype
 from stochbatch.optim.shards import Shards, Window, local
+from stochbatch.optim.slots import STEP, Slot, like
 from stochbatch.optim.update import Scalars
 
 GRAD_MEAN = "grad_mean"

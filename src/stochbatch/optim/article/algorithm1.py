@@ -13,6 +13,7 @@ from stochbatch.checks import check_seed
 from stochbatch.optim import optimizer as base
 from stochbatch.optim.coins import uniform
 from stochbatch.optim.probability import CrossLayer, check_scheme, update_probability
+from stochbatch.optim.slots import COUNTER, Slot, Slots
 
 
 class ExactSBS(base.CheckedOptimizer):
@@ -42,9 +43,8 @@ class ExactSBS(base.CheckedOptimizer):
     Reference: Nakamura, Soatto, Hong 2020, Algorithm 1.
     """
 
-    _seen = base.Slot(torch.int64, (-1, 2), shared=True, on_host=True)  # rows of (sample, step)
-    _ages = base.Slot(torch.int64, least=0)
-    slots: ClassVar[base.Slots] = {"batches": _ages, "step": base.COUNTER, "seen": _seen}
+    _seen = Slot(torch.int64, (-1, 2), shared=True, on_host=True)  # rows of (sample, step)
+    slots: ClassVar[Slots] = {"batches": Slot(torch.int64, least=0), "step": COUNTER, "seen": _seen}
     whole = ("alpha", "lambd", "probability", "cross_layer", "seed")
 
     def __init__(

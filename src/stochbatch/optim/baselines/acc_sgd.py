@@ -12,17 +12,14 @@ from torch.optim.optimizer import ParamsT
 
 from stochbatch.checks import check_positive, check_real, check_weight_decay
 from stochbatch.optim.optimizer import (
-    COUNTER,
-    STEP,
     CheckedOptimizer,
-    Slot,
-    Slots,
     call_closure,
     check_lr,
     rate_of,
     weight_and_grad,
 )
 from stochbatch.optim.probability import compute_dtype
+from stochbatch.optim.slots import COUNTER, STEP, Slot, Slots
 
 AVERAGE = "average"
 
@@ -104,20 +101,13 @@ class AccSGD(CheckedOptimizer):
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Take one step; ``closure``, if given, recomputes the loss, which is returned."""
         loss = call_closure(closure)
-        ready = [member for member in self._ready() if member.tensor.numel()]
-        counter, dummy = self._counter(), self._is_dummy(ready)
-        for member in ready:
-            weight, grad = weight_and_grad(member.tensor)
-            state = self.state[member.tensor]
-            if AVERAGE not in state:
-                average = weight.to(compute_dtype(weight.dtype), copy=True)
-                state.update({AVERAGE: average, STEP: counter})
-            self._follow(state, weight)
-            if not dummy:
-                _accelerate(weight, grad, state[AVERAGE], member.group)
-        if ready and not dummy:
-            counter.add_(1)
+        for member, state, _ in self._moving():
+            _accelerate(*weight_and_grad(member.tensor), state[AVERAGE], member.group)
         return loss
+
+    def _make(self, state: dict[str, Tensor], weight: Tensor) -> None:
+        if AVERAGE not in state:
+            state[AVERAGE] = weight.to(compute_dtype(weight.dtype), copy=True)
 
 
 def _accelerate(weight: Tensor, grad: Tensor, average: Tensor, group: Mapping[str, Any]) -> None:

@@ -13,16 +13,14 @@ from torch.optim.optimizer import ParamsT
 from stochbatch.checks import check_seed, check_weight_decay
 from stochbatch.optim.coins import uniform
 from stochbatch.optim.optimizer import (
-    COUNTER,
-    STEP,
     CheckedOptimizer,
-    Slots,
     call_closure,
     check_lr,
     rate_of,
     weight_and_grad,
 )
 from stochbatch.optim.probability import compute_dtype
+from stochbatch.optim.slots import COUNTER, STEP, Slots
 
 
 class AlternatingSGD(CheckedOptimizer):
@@ -84,12 +82,7 @@ class AlternatingSGD(CheckedOptimizer):
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Take one step; ``closure``, if given, recomputes the loss, which is returned."""
         loss = call_closure(closure)
-        ready = [member for member in self._ready() if member.tensor.numel()]
-        counter, dummy = self._counter(), self._is_dummy(ready)
-        for member in ready:
-            self.state[member.tensor].setdefault(STEP, counter)
-            if dummy:
-                continue
+        for member, _, counter in self._moving():
             weight, grad = weight_and_grad(member.tensor)
             heads = fair_coins(member.group["seed"], counter, member.number, weight)
             second = (counter % 2).to(weight.device, torch.bool)
@@ -97,8 +90,6 @@ class AlternatingSGD(CheckedOptimizer):
             move = grad.to(w.dtype).add(w, alpha=member.group["weight_decay"])
             move.mul_(rate_of(member.group)).masked_fill_(heads == second, 0)
             weight.sub_(move)
-        if ready and not dummy:
-            counter.add_(1)
         return loss
 
 

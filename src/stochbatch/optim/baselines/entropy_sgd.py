@@ -24,12 +24,8 @@ from stochbatch.checks import (
 )
 from stochbatch.optim.coins import normal
 from stochbatch.optim.optimizer import (
-    COUNTER,
-    STEP,
     CheckedOptimizer,
     Member,
-    Slot,
-    Slots,
     call_closure,
     check_lr,
     rate_of,
@@ -37,6 +33,7 @@ from stochbatch.optim.optimizer import (
     weight_and_grad,
 )
 from stochbatch.optim.probability import compute_dtype
+from stochbatch.optim.slots import COUNTER, STEP, Slot, Slots
 
 MOMENTUM_BUFFER = "momentum_buffer"
 
