@@ -52,7 +52,7 @@ MAP = [
     Entry("Eq. 18", "local scheme: its slope", "probability.py", "slope = torch.where(flat, 0.0"),
     Entry("Eq. 19", "score across layers", "probability.py", "def _cross_layer_scores("),
     Entry("Eq. 20", "global scheme: its shift", "probability.py", "layers.lambd * score"),
-    Entry("Eq. 21", "both schemes together", "probability.py", "def probability("),
+    Entry("Eq. 21", "both schemes together", "probability.py", "def probability(grad"),
     Entry("Algorithm 1", "exact form", ALGORITHM_1, "class ExactSBS("),
     Entry("Algorithm 2", "as printed", ALGORITHM_2, "class Algorithm2("),
     Entry("Algorithm 2", "its inner loop, for tensors", "update.py", "def update("),

@@ -38,7 +38,7 @@ __all__ = [
 
 # These need torch, and are imported when they are first used: trials are read without it.
 _WITH_TORCH = {
-    **dict.fromkeys(("build_network", "build_optimizer"), "build"),
+    **dict.fromkeys(("build_network", "build_optimizer"), "builders"),
     **dict.fromkeys(("Accuracy", "DataFacts", "Result"), "result"),
     **dict.fromkeys(("RunFolder", "read_run"), "run_folder"),
     "Method": "methods",
