@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
 from torch.optim.optimizer import ParamsT
 
 from stochbatch.checks import check_seed
@@ -24,10 +25,8 @@ class ExactSBS(base.CheckedOptimizer):
 
     Args:
         params: parameters, as for ``torch.optim.SGD``; a group may have a ``kind``.
-        gradient: a function that takes sample indices and returns the gradient of their mean loss
-            at the present weights, one tensor per parameter, in order.
-        lr, alpha, lambd, probability, cross_layer, seed: as for :class:`stochbatch.SBS`; all but
-            ``lr`` must be the same in all groups.
+        gradient: takes sample indices, returns the gradient of their mean loss for each parameter.
+        lr, alpha, lambd, probability, cross_layer, seed: as for :class:`stochbatch.SBS`.
 
     Example:
         >>> import torch
@@ -77,6 +76,7 @@ class ExactSBS(base.CheckedOptimizer):
         for state in self._filled():
             state["batches"].zero_()
 
+    @_disable_dynamo
     @torch.no_grad()
     def step(self, samples: Sequence[int] | Tensor) -> None:  # type: ignore[override]
         """Take the universal batch with these sample indices."""
