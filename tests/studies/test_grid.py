@@ -69,6 +69,8 @@ def test_some_numbers_by_hand() -> None:
         {"lr": 0.5},
         {"schedule": "constant"},
         {"schedule_settings": {"steepness": 4.0}},
+        {"share": 0.9996},
+        {"share": float("inf")},
         {"batch_size": 16, "momentum": 0.9},
     ],
 )
@@ -106,10 +108,13 @@ def test_a_schedule_has_the_published_numbers_of_its_own_label_only() -> None:
         {"label": "Sigmoid", "schedule": "constant", "lr": 0.1},
         {"label": "Adam", "method": "sgd", "schedule": "constant", "lr": 0.0001},
         {"label": "Staircase", "schedule": "staircase", "lr": 0.1},
+        {"label": "of my own", "schedule": "staircase", "lr": 0.1},
     ]
     update = {"axes": [article.axes[0], article.axes[1].model_copy(update={"points": points})]}
     cells = article.model_copy(update=update).cells(PAPER)
     assert {cell.key[-1] for cell in cells if cell.published} == {"Staircase"}
+    without = article.model_copy(update={"axes": article.axes[:1]})
+    assert {cell.published for cell in without.cells(PAPER)} == {None}
 
 
 def test_the_article_s_momenta_go_with_its_batch_sizes() -> None:

@@ -33,7 +33,7 @@ class Published(NamedTuple):
     max: float | None
 
 
-Key = tuple[str, ...]
+Key = tuple[object, ...]
 
 
 @cache
@@ -41,15 +41,11 @@ def _tables() -> dict[Key, dict[str, float]]:
     text = (resources.files("stochbatch.studies") / "published.csv").read_text(encoding="utf-8")
     tables: dict[Key, dict[str, float]] = {}
     for row in csv.DictReader(text.splitlines()):
-        names = ("table", "dataset", "model", "batch_size", "train_ratio", "method")
-        key = (*(row[name] for name in names), _param(row["table"], row["param"]))
+        place = (row[name] for name in ("table", "dataset", "model", "batch_size", "method"))
+        varied = row["table"] in ("lr_schedules", "batch_momentum", "alpha_lambda")
+        key = (*place, float(Fraction(row["train_ratio"])), row["param"] if varied else "")
         tables.setdefault(key, {})[row["stat"]] = float(row["value"])
     return tables
-
-
-def _param(table: str, param: str) -> str:
-    """Return what of the last column tells the cells of a table apart."""
-    return param if table in ("lr_schedules", "batch_momentum", "alpha_lambda") else ""
 
 
 MOMENTA = {16: 0.0, 32: 0.3, 64: 0.6, 128: 0.9}
@@ -86,7 +82,7 @@ def published_value(
         if not _as_in_the_article(table, coordinates, fields):
             return None
         found = _tables().get(_key(table, coordinates, fields))
-    except (TypeError, ValueError, AttributeError):  # of which no trial can be made
+    except (TypeError, ValueError, AttributeError):  # no trial can be made of such fields
         return None
     if found is None:
         return None
@@ -96,7 +92,7 @@ def published_value(
 
 def check_table(name: str) -> None:
     """Raise a `ValueError` if the article has no such table."""
-    there = dict.fromkeys(key[0] for key in _tables())
+    there = dict.fromkeys(str(key[0]) for key in _tables())
     if name not in there:
         raise ValueError(f"the article has no table {name!r}. There are: {', '.join(there)}")
 
@@ -112,8 +108,8 @@ def _key(table: str, coordinates: Mapping[str, str], fields: Mapping[str, Any]) 
         DATASETS.get(fields.get("dataset", ""), ""),
         NETWORKS.get(fields.get("network", ""), ""),
         str(fields.get("batch_size", "")),
-        str(Fraction(fields.get("share", 1.0)).limit_denominator(1000)),
         TITLES.get(fields.get("method", "sgd"), ""),
+        fields.get("share", 1.0),
         params.get(table, ""),
     )
 
@@ -123,7 +119,8 @@ def _as_in_the_article(
 ) -> bool:
     method = fields.get("method", "sgd")
     if table == "lr_schedules":
-        rates = [{"method": "sgd", "schedule_settings": {}, **RATES[coordinates["schedule"]]}]
+        rate = RATES.get(coordinates.get("schedule", ""))
+        rates = [{"method": "sgd", "schedule_settings": {}, **rate}] if rate else []
     else:
         rates = [SIGMOID, ADVISED] if method == "entropy-sgd" else [SIGMOID]
     usual = {name: field.default for name, field in Trial.model_fields.items()}
