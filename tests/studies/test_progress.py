@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from stochbatch.studies import SCALES, STUDIES, collect
+from stochbatch.studies.engine import run_study
 from stochbatch.studies.progress import PlainWatcher, RichWatcher
+from stochbatch.training import Trial
 from tests.training.runs import small_trial
 
 KINDS = pytest.mark.parametrize("kind", [PlainWatcher, RichWatcher])
@@ -47,6 +52,38 @@ def test_there_is_an_estimate_from_the_first_epoch_on(
     shown = capsys.readouterr().err
     assert "1/2  seed 0  finished  50.00 %  about 30 s left" in shown
     assert "2/2  seed 1  diverged\n" in shown
+
+
+def test_the_first_estimate_of_a_resumed_study_counts_all_workers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class AtOnce:
+        """An engine that says of all its trials that they have ended."""
+
+        queues, room = False, 10
+
+        def __init__(self) -> None:
+            self.started: list[Trial] = []
+
+        def start(self, trial: Trial, patient: bool) -> None:
+            self.started.append(trial)
+
+        def poll(self) -> list[tuple[Trial, str | None]]:
+            return [(trial, None) for trial in self.started]
+
+        def stop(self) -> None:
+            pass
+
+    line = {"epoch": 0, "lr": 0.1, "train_loss": 1.0, "train_accuracy": 50.0}
+    line |= {"images_per_second": 1.0, "seconds": 10.0}
+    trials = [small_trial(seed=seed) for seed in range(10)]
+    for trial in trials:
+        (tmp_path / trial.folder).mkdir()
+        (tmp_path / trial.folder / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    watcher = PlainWatcher({trial.hash: f"seed {trial.seed}" for trial in trials})
+    run_study(AtOnce(), trials, tmp_path, watcher)
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first == "0/10  about 30 s left"  # the others have not been looked at
 
 
 def test_a_bar_appears_when_a_trial_starts(capsys: pytest.CaptureFixture[str]) -> None:

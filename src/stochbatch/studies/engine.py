@@ -52,7 +52,7 @@ class StudyWatcher:
         """Something that one should know, in a line."""
 
     def progress(self, trial: Trial, metrics: list[dict[str, Any]]) -> None:
-        """A trial has started (perhaps with epochs of an earlier run), or done another epoch."""
+        """A trial has started, or has done these epochs, perhaps in an earlier run."""
 
     def end_of(self, trial: Trial, status: str, text: str) -> None:
         """A trial is over: finished, diverged or failed, with its accuracy or its error."""
@@ -168,7 +168,8 @@ class _Loop:
         self.seen[key] = _stamp(folder) if self.engine.queues else (-1, -1)
         self.running[key] = trial, folder
         self.engine.start(trial, key in self.busy)
-        self._look(key)
+        if not self.engine.queues:  # epochs of an earlier run are read when all have started
+            self.watcher.progress(trial, [])
 
     def _look(self, key: str) -> None:
         """Tell the watcher if a trial has started or done an epoch."""
