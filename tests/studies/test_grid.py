@@ -86,10 +86,12 @@ def test_a_training_that_is_not_the_article_s_has_no_published_numbers(other: di
 
 def test_what_the_article_does_not_state_may_be_chosen() -> None:
     article = STUDIES["comparison"]
-    same = {"epochs": 100, "width": 1, "norm_init": "uniform", "evaluate_every": 10}
-    own = article.model_copy(update={"base": {**article.base, **same}})
-    found = [cell.published for cell in own.cells(PAPER)]
-    assert all(published is not None and published.max is None for published in found)
+    same = {"epochs": 100, "width": 1, "norm_init": "uniform", "compile": True}
+    for every in (1, 10):
+        fields = {**article.base, **same, "evaluate_every": every}
+        cells = article.model_copy(update={"base": fields}).cells(PAPER)
+        assert all(cell.published is not None for cell in cells)
+        assert {cell.published.max is None for cell in cells} == {every > 1}
 
 
 def test_other_settings_of_a_method_have_no_published_numbers() -> None:

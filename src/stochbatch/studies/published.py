@@ -52,7 +52,7 @@ MOMENTA = {16: 0.0, 32: 0.3, 64: 0.6, 128: 0.9}
 """The momentum that goes with a batch size."""
 IN_KEY = ("dataset", "network", "batch_size", "share", "method", "momentum")
 """Fields by which a printed number is found."""
-FREE = ("seed", "evaluate_every", "sync_bn", "norm_init")
+FREE = ("seed", "evaluate_every", "sync_bn", "norm_init", "compile")
 """Fields that the article says nothing of."""
 SIGMOID = {"lr": 0.1, "schedule": "sigmoid", "schedule_settings": {}}
 ADVISED = {"lr": 1.0, "schedule": "sigmoid", "schedule_settings": {"end_lr": 0.01}}
