@@ -277,6 +277,11 @@ def test_a_comparable_cell_has_its_verdict(tmp_path: Path) -> None:
     assert f"Verdicts: cells 2 lower; claims 1 {claim.verdict}." in text
 
 
+def test_without_a_published_number_nothing_may_be_compared() -> None:
+    layout = Layout.of(collect(STUDY, SCALES["paper"], "nowhere", repetitions=1))
+    assert layout.comparable.endswith("so there is nothing to compare with.")
+
+
 def test_errors_of_failed_trials_are_shown(tmp_path: Path) -> None:
     trial = STUDY.cells(SCALE, ONLY)[0].trial(0)
     folder = tmp_path / "runs" / trial.folder

@@ -184,12 +184,14 @@ class Layout:
         """A sentence on what may be compared with the article."""
         if self.results.study.published is None:
             return "The article has no such table, so there is nothing published to compare with."
-        if self.results.scale.comparable:
-            return "Accuracies may be compared with the published ones."
         shown = any(cell.cell.published for cell in self.results.cells)
+        if self.results.scale.comparable:
+            if shown:
+                return "Accuracies may be compared with the published ones."
+            return "The article did not train like this, so there is nothing to compare with."
         return (
             "Accuracies at this scale are not comparable with the published ones"
-            f"{', which are shown for orientation alone' if shown else ''}; "
+            f"{', which are shown only for orientation' if shown else ''}; "
             "only claims have verdicts."
         )
 
