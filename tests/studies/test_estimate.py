@@ -37,6 +37,8 @@ def test_the_epochs_that_are_done_are_not_counted_again(
         estimate([trial], root, CPU, measured=speed) for root in (tmp_path, tmp_path / "none")
     )
     assert begun == pytest.approx([0.75 * whole[0]])
+    (tmp_path / trial.folder / "metrics.jsonl").write_text("odd\n")
+    assert estimate([trial], tmp_path, CPU, measured=speed) == whole
     # 1352 digits to train with, a fifth of them, and 445 to test: after every epoch.
     assert whole == pytest.approx([4 * (1352 * 0.2 * 0.001 + 445 * 0.0001)])
 

@@ -30,7 +30,7 @@ Lines = dict[str, tuple[Style, list[Point]]]
 """Lines by label."""
 
 MANY = 6
-"""With more groups than this, curves are drawn for the first batch size alone."""
+"""With more groups than this, curves are drawn for the first batch size only."""
 MOST = 12
 """No more figures of a kind than this."""
 

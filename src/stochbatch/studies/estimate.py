@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 
 from stochbatch.data import DATASETS, Split
-from stochbatch.training import Trial
+from stochbatch.training import RunError, Trial
 from stochbatch.training.run_folder import read_metrics
 from stochbatch.training.trainer import Trainer
 from stochbatch.training.trial import last_tenth
@@ -41,22 +42,13 @@ class Speed:
 
 def kind_of(trial: Trial, device: torch.device) -> Kind:
     """Return the kind of a trial."""
-    # On a CPU an image takes as long in a small batch; a GPU is busy with large ones alone.
+    # On a CPU an image takes as long in a small batch; only large ones keep a GPU busy.
     size = SAMPLE_BATCH if device.type == "cpu" else trial.batch_size
     return trial.dataset, trial.network, trial.width, trial.precision, size
 
 
 def measure(kind: Kind, device: torch.device) -> Speed:
-    """Return the speed of a kind of trials, with SGD, on random pixels."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as the trials of a study have
-    try:
-        return _measure(kind, device)
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _measure(kind: Kind, device: torch.device) -> Speed:
+    """Return the speed of a kind of trials, with SGD and one thread, on random pixels."""
     dataset, network, width, precision, size = kind
     trial = Trial(
         dataset=dataset, network=network, width=width, batch_size=size, epochs=1
@@ -75,10 +67,15 @@ def _measure(kind: Kind, device: torch.device) -> Speed:
             trainer.tally.read()
             began = time.perf_counter()
 
-    trainer.train_epoch(0, after_step=after_step)
-    middle = time.perf_counter()
-    trainer.evaluate(0)
-    end = time.perf_counter()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as the trials of a study have
+    try:
+        trainer.train_epoch(0, after_step=after_step)
+        middle = time.perf_counter()
+        trainer.evaluate(0)
+        end = time.perf_counter()
+    finally:
+        torch.set_num_threads(threads)
     return Speed((middle - began) / (SAMPLE_STEPS * size), (end - middle) / count)
 
 
@@ -89,7 +86,7 @@ def estimate(
     told: Callable[[Kind], None] = lambda kind: None,
     measured: Callable[[Kind, torch.device], Speed] = measure,
 ) -> list[float]:
-    """Return the seconds that each trial takes yet, by the epochs that its folder lacks.
+    """Return the seconds that each trial still takes, by the epochs that its folder lacks.
 
     Args:
         trials: what is to be run.
@@ -105,8 +102,10 @@ def estimate(
         if kind not in speeds:
             told(kind)
             speeds[kind] = measured(kind, device)
-        left = max(0, trial.epochs - len(read_metrics(root / trial.folder)))
-        seconds.append(speeds[kind].seconds(trial) * left / trial.epochs)
+        done = 0
+        with suppress(RunError):  # odd metrics do not hinder a run: it writes them again
+            done = len(read_metrics(root / trial.folder))
+        seconds.append(speeds[kind].seconds(trial) * max(0, trial.epochs - done) / trial.epochs)
     return seconds
 
 

@@ -101,7 +101,7 @@ class _Running:
 class LocalEngine:
     """Trains each trial in a process that is forked from one that has loaded torch.
 
-    Where there is no fork server, processes are spawned, which takes some seconds more of each.
+    Where there is no fork server, processes are spawned: each then starts some seconds later.
     """
 
     queues = False
