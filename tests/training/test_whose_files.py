@@ -201,6 +201,8 @@ def changed_line(path: Path, **changes: Any) -> str:
         (lambda path: "\n" + path.read_text(), "line 1 is odd"),
         (lambda path: path.read_text() * 2, r"line 2 is odd \(it is of epoch 0\)"),
         (partial(changed_line, train_loss="low"), "line 1 is odd .train_loss"),
+        (partial(changed_line, lr="0.1"), "line 1 is odd .lr"),
+        (partial(changed_line, seconds=True), "line 1 is odd .seconds"),
         (partial(changed_line, trial=OTHER.folder), f"is of the trial {OTHER.folder}, not of"),
         (
             lambda path: path.read_text() + changed_line(path, epoch=1, data="0" * 16),
