@@ -197,11 +197,12 @@ class RunFolder:
     @cached_property
     def metrics(self) -> list[dict[str, Any]]:
         """One dict per epoch."""
+        result = self.result  # first: a run may finish meanwhile, and then its lines are more
         lines = read_metrics(self.folder)
-        if lines and self.result is not None:
-            key = lines[0].get("data", self.result.data.key)
+        if lines and result is not None:
+            key = lines[0].get("data", result.data.key)
             curve = [line.get("test_accuracy") for line in lines]
-            if (curve, key) != (self.result.curve, self.result.data.key):
+            if (curve, key) != (result.curve, result.data.key):
                 raise RunError(f"{self.folder / METRICS} is of another run than {RESULT}")
         return lines
 
