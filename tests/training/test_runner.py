@@ -368,6 +368,15 @@ def test_tensorboard_files(tmp_path: Path) -> None:
     assert any(tag.startswith("probability/") for tag in events.Tags()["scalars"])
 
 
+def test_tensorboard_files_that_cannot_be_opened_are_one_line(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    folder = tmp_path / small_trial().folder
+    folder.mkdir()
+    (folder / "events").write_text("")
+    with pytest.raises(RunError, match=f"cannot write to {folder / 'events'}: "):
+        run(small_trial(), tmp_path, observers=[TensorBoard()])
+
+
 def test_a_root_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("")
     with pytest.raises(RunError, match="cannot make the folder"):
