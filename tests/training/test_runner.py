@@ -300,7 +300,7 @@ def test_two_processes_on_one_trial(tmp_path: Path) -> None:
     holder = threading.Thread(target=hold)
     holder.start()
     held.wait()
-    with pytest.raises(RunError, match="another process is at work on .*let it finish, or wait"):
+    with pytest.raises(RunError, match="another process is training in .*let it finish, or wait"):
         run(trial, tmp_path)
     assert [path.name for path in folder.iterdir()] == ["lock"]
     threading.Timer(0.3, release.set).start()

@@ -95,7 +95,7 @@ def test_the_folder_of_another_trial_is_refused(stopped: Path, tmp_path: Path) -
 def test_a_copied_run_is_not_a_second_one(tmp_path: Path) -> None:
     read = trained()
     copy = shutil.copytree(read.folder, tmp_path / "copy")
-    with pytest.raises(RunError, match=f"is of the trial {read.trial.folder}, .*the folder copy"):
+    with pytest.raises(RunError, match=f"copy: rename the folder to {read.trial.folder}"):
         read_run(copy)
     other = read.trial.model_copy(update={"seed": 1})
     shutil.copytree(read.folder, tmp_path / other.folder)

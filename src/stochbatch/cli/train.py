@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from stochbatch.training import Result, Trial
 
 RESUMED = ("root", "data_root", "accept_hash", "device", "checkpoint_seconds", "tensorboard")
-"""Options that a resumed run needs too, besides its trial."""
+"""Options that a resumed run needs as well as its trial."""
 
 EPILOG = examples(
     "stochbatch train --method sbs --set lambd=-2 --epochs 30",

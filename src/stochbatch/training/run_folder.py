@@ -97,7 +97,7 @@ def _take(lock: filelock.FileLock, folder: Path, wait: bool) -> bool:
         if wait:
             return False
         raise RunError(
-            f"another process is at work on {folder}: let it finish, or wait for it (--wait)"
+            f"another process is training in {folder}: let it finish, or wait for it (--wait)"
         ) from None
     except OSError as error:
         raise RunError(f"cannot write to {folder}: {error.strerror or error}") from error
@@ -149,10 +149,10 @@ def _check_whose(path: Path, trial: str) -> None:
     """Raise if a file in the folder of a run is another trial's."""
     name = path.parent.resolve().name
     if trial != name:
-        raise RunError(
-            f"{path} is of the trial {trial}, but lies in the folder {name}: put it back into "
-            f"{trial}, or remove it"
-        )
+        remedy = f"put it back into {trial}, or remove it"
+        if path.name == TRIAL:  # the whole folder was copied or renamed
+            remedy = f"rename the folder to {trial}"
+        raise RunError(f"{path} is of the trial {trial}, but lies in the folder {name}: {remedy}")
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
