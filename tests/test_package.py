@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
-from importlib import metadata
+from importlib import import_module, metadata
+
+import pytest
 
 import stochbatch
 from tests.optim.cast import CAST
@@ -75,6 +77,13 @@ def test_every_optimizer_works_without_numpy() -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.stderr == ""
     assert done.stdout.splitlines() == [*CAST, "Algorithm2", "Masked"]
+
+
+@pytest.mark.parametrize("room", ["data", "nets", "optim", "report", "studies", "training"])
+def test_every_public_name_of_a_room_is_there(room: str) -> None:
+    package = import_module(f"stochbatch.{room}")
+    for name in package.__all__:  # some are imported when they are first used
+        assert getattr(package, name) is not None
 
 
 def test_torch_is_the_only_requirement() -> None:

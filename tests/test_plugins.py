@@ -221,13 +221,16 @@ def warm(optimizer, epochs, *, start=0.1):
 @SCHEDULES.register("restarts", "Down, again and again.")
 def restarts(optimizer, epochs, *, end_lr=None):
     return s.CosineAnnealingWarmRestarts(optimizer, 2, 2, eta_min=end_lr or 0.0)
+
+@SCHEDULES.register("chained", "Two schedules, multiplied; it counts no epochs of its own.")
+def chained(optimizer, epochs):
+    return s.ChainedScheduler([s.LinearLR(optimizer), s.ExponentialLR(optimizer, 0.9)])
 """
 
 
-@pytest.mark.parametrize("schedule", ["warm", "restarts"])
-def test_a_schedule_of_others_goes_on_where_it_was(schedule: str, folder: Path) -> None:
+def test_schedules_of_others_are_resumed_where_they_were(folder: Path) -> None:
     (folder / "rates.py").write_text(SCHEDULES)
-    code = f"""
+    code = """
 import os, signal
 from stochbatch.training import Interrupted, Observer, Trial, run
 
@@ -236,18 +239,22 @@ class Stop(Observer):
         if metrics["epoch"] in (1, 3):
             os.kill(os.getpid(), signal.SIGTERM)
 
-trial = Trial(epochs=6, share=0.1, batch_size=32, width=0.25, schedule={schedule!r})
-whole = run(trial, "whole")
-for _ in range(2):
-    try:
-        run(trial, "parts", observers=[Stop()])
-    except Interrupted:
-        print("stopped")
-parts = run(trial, "parts")
-print(whole.weights_sha256 == parts.weights_sha256)
-print([name.split()[0] for name in parts.environment["plugins"]])
+for schedule in ("warm", "restarts", "chained"):
+    trial = Trial(epochs=6, share=0.1, batch_size=32, width=0.25, schedule=schedule)
+    whole = run(trial, "whole")
+    stops = 0
+    for _ in range(2):
+        try:
+            run(trial, "parts", observers=[Stop()])
+        except Interrupted:
+            stops += 1
+    parts = run(trial, "parts")
+    plugins = [name.split()[0] for name in parts.environment["plugins"]]
+    print(schedule, stops, whole.weights_sha256 == parts.weights_sha256, *plugins)
 """
-    assert said(folder, code, "rates.py") == ["stopped", "stopped", "True", "['rates.py']"]
+    assert said(folder, code, "rates.py") == [
+        f"{schedule} 2 True rates.py" for schedule in ("warm", "restarts", "chained")
+    ]
 
 
 def test_a_name_of_the_main_program_alone_is_a_clear_failure(folder: Path) -> None:

@@ -67,7 +67,7 @@ def _load(label: str, load: Callable[[], object]) -> None:
         with _named(label):
             load()
     except (Exception, SystemExit) as error:  # a plugin does not decide when the command ends
-        what = str(error).splitlines()[0] if str(error) else "no more is said"
+        what = str(error).splitlines()[0] if str(error) else "no message"
         raise PluginError(
             f"the plugin {label} cannot be imported: {type(error).__name__}: {what}"
         ) from error

@@ -172,6 +172,8 @@ def test_an_odd_line_of_metrics_leaves_one_run_out_of_a_comparison(
     alone = call("show", sbs.folder)
     assert_one_clear_line(alone, 1, str(sbs.folder))
     assert "done" in alone.out, "what can be shown is shown"
+    none = call("show", sbs.folder, sbs.folder)
+    assert (none.code, none.out) == (1, "")
 
 
 def test_an_ambiguous_beginning_names_the_runs(tmp_path: Path) -> None:

@@ -214,6 +214,18 @@ def test_a_cache_of_more_images_than_there_are_is_refused_even_if_accepted(
         assert len(data.load(entry, tmp_path, accept_hash=True)) == 10
 
 
+def test_a_cache_of_an_earlier_version_is_used(entry: data.Dataset, tmp_path: Path) -> None:
+    """Which does not say whose it is, but has the hash of the published source."""
+    first = data.load(entry, tmp_path)
+    path = cache_of(tmp_path)
+    with safe_open(path, "np") as file:
+        facts = json.loads(file.metadata()["split"])
+    del facts["name"], facts["split"]
+    save_file(load_file(path), path, {"split": json.dumps(facts)})
+    source(tmp_path).unlink()
+    assert data.load(entry, tmp_path).sha256 == first.sha256
+
+
 def test_a_cache_of_the_other_split_is_refused(tmp_path: Path) -> None:
     """Both parts of CIFAR-10 come from one file, so that its hash does not tell."""
     official.write("cifar10", tmp_path)

@@ -300,7 +300,7 @@ def test_two_processes_on_one_trial(tmp_path: Path) -> None:
     holder = threading.Thread(target=hold)
     holder.start()
     held.wait()
-    with pytest.raises(RunError, match="another process is at work on .*let it finish, or wait"):
+    with pytest.raises(RunError, match="another process is training in .*let it finish, or wait"):
         run(trial, tmp_path)
     assert [path.name for path in folder.iterdir()] == ["lock"]
     threading.Timer(0.3, release.set).start()
@@ -366,6 +366,15 @@ def test_tensorboard_files(tmp_path: Path) -> None:
     found = [event.value for event in events.Scalars("test_accuracy")]
     torch.testing.assert_close(found, result.curve)
     assert any(tag.startswith("probability/") for tag in events.Tags()["scalars"])
+
+
+def test_tensorboard_files_that_cannot_be_opened_are_one_line(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    folder = tmp_path / small_trial().folder
+    folder.mkdir()
+    (folder / "events").write_text("")
+    with pytest.raises(RunError, match=f"cannot write to {folder / 'events'}: "):
+        run(small_trial(), tmp_path, observers=[TensorBoard()])
 
 
 def test_a_root_that_is_a_file(tmp_path: Path) -> None:

@@ -21,7 +21,16 @@ from safetensors import safe_open
 from torch import nn
 
 from stochbatch.nets import NETWORKS
-from stochbatch.training import Interrupted, RunError, Trial, checkpoint, read_run, run, runner
+from stochbatch.training import (
+    Interrupted,
+    RunError,
+    Trial,
+    checkpoint,
+    read_run,
+    run,
+    run_folder,
+    runner,
+)
 from stochbatch.training.run_folder import read_metrics
 from tests.trained import copied, trained
 from tests.training.runs import CrashError, Witness, crash, small_trial
@@ -86,7 +95,7 @@ def test_the_folder_of_another_trial_is_refused(stopped: Path, tmp_path: Path) -
 def test_a_copied_run_is_not_a_second_one(tmp_path: Path) -> None:
     read = trained()
     copy = shutil.copytree(read.folder, tmp_path / "copy")
-    with pytest.raises(RunError, match=f"is of the trial {read.trial.folder}, .*the folder copy"):
+    with pytest.raises(RunError, match=f"copy: rename the folder to {read.trial.folder}"):
         read_run(copy)
     other = read.trial.model_copy(update={"seed": 1})
     shutil.copytree(read.folder, tmp_path / other.folder)
@@ -201,6 +210,8 @@ def changed_line(path: Path, **changes: Any) -> str:
         (lambda path: "\n" + path.read_text(), "line 1 is odd"),
         (lambda path: path.read_text() * 2, r"line 2 is odd \(it is of epoch 0\)"),
         (partial(changed_line, train_loss="low"), "line 1 is odd .train_loss"),
+        (partial(changed_line, lr="0.1"), "line 1 is odd .lr"),
+        (partial(changed_line, seconds=True), "line 1 is odd .seconds"),
         (partial(changed_line, trial=OTHER.folder), f"is of the trial {OTHER.folder}, not of"),
         (
             lambda path: path.read_text() + changed_line(path, epoch=1, data="0" * 16),
@@ -230,6 +241,25 @@ def test_metrics_of_another_run_than_the_result_are_refused(tmp_path: Path) -> N
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     with pytest.raises(RunError, match=r"metrics.jsonl is of another run than result.json"):
         read_run(read.folder).metrics  # noqa: B018
+
+
+def test_a_run_that_finishes_while_it_is_read_is_no_contradiction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = copied(trained(), tmp_path)
+    result, metrics = read.folder / "result.json", read.folder / "metrics.jsonl"
+    outcome, whole = result.read_text(), metrics.read_text()
+    result.unlink()
+    metrics.write_text("".join(whole.splitlines(keepends=True)[:-1]))
+
+    def finishes_after(folder: Path) -> list[dict[str, Any]]:
+        lines = read_metrics(folder)
+        metrics.write_text(whole)
+        result.write_text(outcome)
+        return lines
+
+    monkeypatch.setattr(run_folder, "read_metrics", finishes_after)
+    assert len(read_run(read.folder).metrics) == read.trial.epochs - 1
 
 
 def test_every_file_says_whose_it_is(stopped: Path) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stochbatch.cli.errors import ERROR
 from stochbatch.cli.options import Root
 from stochbatch.cli.printing import examples, say, table
 
@@ -53,6 +54,8 @@ def show(
         _show_one(found[0], last)
     else:
         found = _readable([run.folder for run in found], lambda run: run.metrics)
+        if not found:  # which has been said of each
+            raise typer.Exit(ERROR)
         compare(found)
     if any(run.metrics for run in found):
         _draw(found, curve)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from stochbatch.training import Result, Trial
 
 RESUMED = ("root", "data_root", "accept_hash", "device", "checkpoint_seconds", "tensorboard")
-"""Options that a resumed run needs too, besides its trial."""
+"""Options that a resumed run needs as well as its trial."""
 
 EPILOG = examples(
     "stochbatch train --method sbs --set lambd=-2 --epochs 30",
@@ -78,16 +78,12 @@ def train(
     `torchrun --nproc-per-node 2 -m stochbatch train ...` trains it by two processes.
     """
     from stochbatch import training
-    from stochbatch.studies.engine import check_data
     from stochbatch.training.distributed import launched
     from stochbatch.training.progress_bars import choose_progress
-    from stochbatch.training.run_folder import RESULT
 
     trial = make_trial(fields, config)
     folder = root / trial.folder
     shows = launched()[0] == 0
-    if not dry_run and not (folder / RESULT).exists():
-        check_data([trial], data_root, accept_hash)
     if shows:
         _announce(trial, folder, dry_run, quiet)
     if dry_run:

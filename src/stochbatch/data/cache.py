@@ -67,8 +67,9 @@ def read(path: Path, name: str, split: str) -> Cached | None:
         return None
     except Exception as error:  # of safetensors, JSON, or whatever a damaged file makes happen
         raise ValueError(f"it is damaged: {error}") from error
-    if (facts.get("name"), facts.get("split")) != (name, split):
-        raise ValueError(f"it is of {facts.get('name')}, {facts.get('split')}")
+    whose = facts.get("name", name), facts.get("split", split)  # earlier versions wrote neither
+    if whose != (name, split):
+        raise ValueError(f"it is of {whose[0]}, {whose[1]}")
     return Cached(arrays, facts["sha256"], sources)
 
 

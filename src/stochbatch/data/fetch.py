@@ -18,8 +18,8 @@ def get(
 ) -> list[Path]:
     """Download the files of a data set that are not there yet.
 
-    A download goes to a temporary name and is renamed when its SHA-256 is right, so a run
-    that was stopped is taken up with the first file that is not complete.
+    A download goes to a temporary name and is renamed when its SHA-256 is right. If it is
+    stopped, the next call starts with the first file that is not complete.
 
     Args:
         name: name of the data set, or an entry like those in `DATASETS`.
@@ -30,7 +30,7 @@ def get(
         The files' paths; none for data that need no download.
 
     Raises:
-        DownloadError: a file could not be fetched, or what came was not the published file.
+        DownloadError: a file could not be fetched, or the downloaded file is not the published one.
         HashError: a file is there already and is not the published one; it is left alone.
 
     Example:

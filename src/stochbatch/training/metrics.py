@@ -11,6 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 class LayerMetrics(BaseModel):
     """What SBS did to one layer in an epoch."""
 
+    model_config = ConfigDict(strict=True)
+
     name: str
     kind: str
     size: int
@@ -21,9 +23,9 @@ class LayerMetrics(BaseModel):
 class EpochMetrics(BaseModel):
     """A line of ``metrics.jsonl``; numbers that are not finite are null."""
 
-    model_config = ConfigDict(extra="allow", allow_inf_nan=False)
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
-    epoch: int = Field(ge=0, strict=True)
+    epoch: int = Field(ge=0)
     lr: float
     train_loss: float | None
     train_accuracy: float

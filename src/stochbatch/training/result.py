@@ -38,7 +38,7 @@ class Accuracy(BaseModel):
 
     mean: float
     """Mean over the last 10 % of the epochs, at least one, as far as they were evaluated; of a
-    run that diverged, its end alone."""
+    run that diverged, only its end."""
     max: float
     """Best epoch that was evaluated."""
     final: float
@@ -47,7 +47,7 @@ class Accuracy(BaseModel):
 
     @classmethod
     def of(cls, curve: list[float | None], diverged: bool = False) -> Accuracy | None:
-        """Return the readings of a curve, one number an epoch; None if all of it is None.
+        """Return the readings of a curve, one number per epoch; None if all are None.
 
         What diverged counts as it ended, and not as it was before: the latter would depend on
         how often it was evaluated.

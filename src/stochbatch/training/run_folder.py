@@ -97,7 +97,7 @@ def _take(lock: filelock.FileLock, folder: Path, wait: bool) -> bool:
         if wait:
             return False
         raise RunError(
-            f"another process is at work on {folder}: let it finish, or wait for it (--wait)"
+            f"another process is training in {folder}: let it finish, or wait for it (--wait)"
         ) from None
     except OSError as error:
         raise RunError(f"cannot write to {folder}: {error.strerror or error}") from error
@@ -149,10 +149,10 @@ def _check_whose(path: Path, trial: str) -> None:
     """Raise if a file in the folder of a run is another trial's."""
     name = path.parent.resolve().name
     if trial != name:
-        raise RunError(
-            f"{path} is of the trial {trial}, but lies in the folder {name}: put it back into "
-            f"{trial}, or remove it"
-        )
+        remedy = f"put it back into {trial}, or remove it"
+        if path.name == TRIAL:  # the whole folder was copied or renamed
+            remedy = f"rename the folder to {trial}"
+        raise RunError(f"{path} is of the trial {trial}, but lies in the folder {name}: {remedy}")
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
@@ -197,11 +197,12 @@ class RunFolder:
     @cached_property
     def metrics(self) -> list[dict[str, Any]]:
         """One dict per epoch."""
+        result = self.result  # first: a run may finish meanwhile, and then its lines are more
         lines = read_metrics(self.folder)
-        if lines and self.result is not None:
-            key = lines[0].get("data", self.result.data.key)
+        if lines and result is not None:
+            key = lines[0].get("data", result.data.key)
             curve = [line.get("test_accuracy") for line in lines]
-            if (curve, key) != (self.result.curve, self.result.data.key):
+            if (curve, key) != (result.curve, result.data.key):
                 raise RunError(f"{self.folder / METRICS} is of another run than {RESULT}")
         return lines
 

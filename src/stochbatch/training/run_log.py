@@ -29,7 +29,7 @@ class RunLog(logging.Handler):
         self._is_open = False
 
     def open(self) -> None:
-        """Write from now on, and what came before: a start that fails leaves no file."""
+        """Write the records so far, and later ones at once: a start that fails leaves no file."""
         self._is_open = True
         self._flush()
 
@@ -62,7 +62,7 @@ class RunLog(logging.Handler):
 
 @contextmanager
 def logged(path: Path | None) -> Iterator[RunLog]:
-    """Log to a file what the logger ``stochbatch`` is told, and Python's warnings."""
+    """Log to a file the records of the logger ``stochbatch``, and Python's warnings."""
     log = RunLog(path)
     LOG.addHandler(log)
     try:

@@ -233,7 +233,7 @@ class _Runner:
             clear(self.folder)
         else:
             read_trial(self.folder)  # refuses the folder of another trial
-        remove_forgotten(self.folder, after=-math.inf)  # nobody else is at work here
+        remove_forgotten(self.folder, after=-math.inf)  # nobody else is training here
         # To the host: whatever loads a state brings it where it belongs, in a dtype that is there.
         loaded = checkpoint.load(self.folder, self.trial, put_aside=True)
         write(self.folder / TRIAL, self.trial.model_dump_json(indent=1))

@@ -12,7 +12,7 @@ class TensorBoard(Observer):
     """Writes metrics, and for SBS those of every layer, to ``events/`` in the run's folder.
 
     Raises:
-        RunError: TensorBoard is not installed.
+        RunError: TensorBoard is not installed, or the files cannot be opened.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,11 @@ class TensorBoard(Observer):
 
     def on_start(self, start: Start) -> None:
         """Open the files; steps that an earlier process did after its last save are dropped."""
-        self._writer = self._new_writer(str(start.folder / "events"), purge_step=start.epoch)
+        folder = start.folder / "events"
+        try:
+            self._writer = self._new_writer(str(folder), purge_step=start.epoch)
+        except OSError as error:
+            raise RunError(f"cannot write to {folder}: {error.strerror or error}") from error
         self._writer.add_text("trial", start.trial.hash, start.epoch)
 
     def on_epoch(self, metrics: dict[str, Any]) -> None:

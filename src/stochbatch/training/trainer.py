@@ -290,8 +290,9 @@ class Trainer:
             if name in fresh and not _fits(value, fresh[name]):
                 raise ValueError(f"its schedule has an odd {name}")
         self.schedule.load_state_dict(state["schedule"])
-        if self.schedule.last_epoch != state["epoch"]:
-            raise ValueError(f"its schedule is at epoch {self.schedule.last_epoch}")
+        # One that chains others counts no epochs itself.
+        if (at := getattr(self.schedule, "last_epoch", state["epoch"])) != state["epoch"]:
+            raise ValueError(f"its schedule is at epoch {at}")
         # The schedule would warn if its first call came before one of the optimizer's.
         self.optimizer._opt_called = True  # type: ignore[attr-defined]
         self.scaler.load_state_dict(state["scaler"])

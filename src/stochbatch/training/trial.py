@@ -92,8 +92,8 @@ class Trial(BaseModel):
     compile: StrictBool = Field(False, description="Use torch.compile.")
     evaluate_every: Count = Field(
         1,
-        description="Evaluate after every so many epochs, and after each of the last tenth, whose "
-        "mean is in tables.",
+        description="Epochs between evaluations; the last tenth, whose mean is in tables, is "
+        "always evaluated.",
     )
     sync_bn: StrictBool = Field(
         False,
