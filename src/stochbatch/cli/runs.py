@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,9 +12,10 @@ import typer
 from stochbatch.cli.errors import ERROR
 from stochbatch.cli.options import Root
 from stochbatch.cli.printing import examples, say, table
+from stochbatch.training.trial import differences
 
 if TYPE_CHECKING:
-    from stochbatch.training import RunFolder, Trial
+    from stochbatch.training import RunFolder
 
 SHOW_EPILOG = examples(
     "stochbatch show 3f9a",
@@ -136,35 +136,6 @@ def compare(runs: list[RunFolder]) -> None:
         rows.append((run.folder.name[:length], *facts))
     head = ("run", "method", "data", "state", "test %", "differs in")
     table(sorted(rows, key=lambda row: (row[2], row[1], row[5])), head, right=(4,))
-
-
-def differences(trials: Sequence[Trial]) -> list[str]:
-    """Return what each trial has that others have not, but for its method and its data.
-
-    Settings are compared with those of trials of the same method or schedule.
-
-    Example:
-        >>> from stochbatch.cli.runs import differences
-        >>> from stochbatch.training import Trial
-        >>> differences([Trial(seed=0), Trial(seed=1), Trial(seed=1, lr=0.2)])
-        ['lr=0.1, seed=0', 'lr=0.1, seed=1', 'lr=0.2, seed=1']
-    """
-    flat: list[dict[tuple[str, str], str]] = []
-    for trial in trials:
-        fields = trial.model_dump(exclude={"method", "dataset"})
-        its = {trial.method: fields.pop("settings")}
-        its |= {f"schedule {trial.schedule}": fields.pop("schedule_settings"), "": fields}
-        flat.append(
-            {(of, name): str(value) for of in its for name, value in sorted(its[of].items())}
-        )
-    values: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for one in flat:
-        for name, value in one.items():
-            values[name].add(value)
-    return [
-        ", ".join(f"{name[1]}={value}" for name, value in one.items() if len(values[name]) > 1)
-        for one in flat
-    ]
 
 
 def predict(

@@ -13,6 +13,7 @@ from stochbatch.files import write_atomically
 from stochbatch.optional import optional
 from stochbatch.report.batch_sizes import batches
 from stochbatch.report.plotting import COLOURS, MARKERS
+from stochbatch.training.trial import differences
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -131,7 +132,8 @@ def _label(runs: Sequence[RunFolder], run: RunFolder, what: str) -> str:
     """Return the name of a line, which says of several runs which it is of."""
     if len(runs) == 1:
         return what
-    return f"{_method(run.trial)}, seed {run.trial.seed} ({run.trial.folder[:6]}), {what}"
+    differs = differences([one.trial for one in runs])[runs.index(run)]
+    return ", ".join(filter(None, (_method(run.trial), differs, what)))
 
 
 def _method(trial: Trial) -> str:

@@ -6,7 +6,8 @@ import hashlib
 import inspect
 import json
 import sys
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -353,3 +354,31 @@ def _one_line(error: ValidationError) -> str:
         )
     what = first["msg"][0].lower() + first["msg"][1:]
     return f"{where.split('.')[0]}: {what}, got {first['input']!r}"
+
+
+def differences(trials: Sequence[Trial]) -> list[str]:
+    """Return what each trial has that others have not, but for its method and its data.
+
+    Settings are compared with those of trials of the same method or schedule.
+
+    Example:
+        >>> from stochbatch.training.trial import Trial, differences
+        >>> differences([Trial(seed=0), Trial(seed=1), Trial(seed=1, lr=0.2)])
+        ['lr=0.1, seed=0', 'lr=0.1, seed=1', 'lr=0.2, seed=1']
+    """
+    flat: list[dict[tuple[str, str], str]] = []
+    for trial in trials:
+        fields = trial.model_dump(exclude={"method", "dataset"})
+        its = {trial.method: fields.pop("settings")}
+        its |= {f"schedule {trial.schedule}": fields.pop("schedule_settings"), "": fields}
+        flat.append(
+            {(of, name): str(value) for of in its for name, value in sorted(its[of].items())}
+        )
+    values: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for one in flat:
+        for name, value in one.items():
+            values[name].add(value)
+    return [
+        ", ".join(f"{name[1]}={value}" for name, value in one.items() if len(values[name]) > 1)
+        for one in flat
+    ]
