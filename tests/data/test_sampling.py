@@ -90,6 +90,17 @@ def test_crops_begin_everywhere_alike_and_half_of_the_images_are_flipped() -> No
     assert abs(draws.flips.double().mean() - 0.5) < 0.01
 
 
+def test_rows_columns_and_flips_are_drawn_apart_and_anew_for_each_epoch_and_seed() -> None:
+    """Of 81,000 pairs of independent draws a ninth agree (half of the flips): within 1 %."""
+    augmentation = Augmentation(4, flip=True)
+    first = epoch_draws(0, 0, 81_000, augmentation)
+    assert abs((first.rows == first.columns).double().mean() - 1 / 9) < 0.01
+    for seed, epoch in ((0, 1), (1, 0)):
+        for one, other in zip(first, epoch_draws(seed, epoch, 81_000, augmentation), strict=True):
+            expected = 1 / 2 if one.dtype == torch.bool else 1 / 9
+            assert abs((one == other).double().mean() - expected) < 0.01
+
+
 def test_without_augmentation_nothing_is_drawn() -> None:
     draws = epoch_draws(0, 0, 100, Augmentation())
     assert not draws.rows.any()

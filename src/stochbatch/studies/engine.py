@@ -21,7 +21,7 @@ import filelock
 import torch
 
 from stochbatch import data
-from stochbatch.studies.results import ERROR, outcome_of, read_error
+from stochbatch.studies.results import ERROR, outcome_of
 from stochbatch.training import Interrupted, Trial, run
 from stochbatch.training.exceptions import RunError
 from stochbatch.training.observers import IgnoresLostStreams
@@ -194,13 +194,11 @@ class _Loop:
         self.watcher.end_of(trial, status, text)
 
     def _outcome(self, trial: Trial, fault: str | None) -> tuple[str, str]:
-        folder = self.root / trial.folder
-        error = read_error(folder, trial)  # of this attempt: those of earlier ones are removed
         outcome = outcome_of(trial, self.root)
-        if error is None and outcome.result is not None:
+        if outcome.result is not None:
             accuracy = outcome.result.accuracy
             return outcome.status, "" if accuracy is None else f"{accuracy.mean:.2f} %"
-        text = error or outcome.error
+        text = outcome.error
         if text is None:
             text = fault or "its process left neither a result nor an error"
             with suppress(RunError):
