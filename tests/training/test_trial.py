@@ -148,6 +148,7 @@ def test_every_field_is_part_of_the_identity() -> None:
         "evaluate_every": 2,
         "sync_bn": True,
         "norm_init": "uniform",
+        "validation": 100,
         "seed": 1,
     }
     assert other.keys() == Trial.model_fields.keys()

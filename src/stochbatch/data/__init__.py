@@ -21,7 +21,7 @@ from stochbatch.registry import DATASETS
 if TYPE_CHECKING:
     from stochbatch.data.batches import Batches, Normalisation
     from stochbatch.data.loader import Split, load
-    from stochbatch.data.sampling import epoch_order, subset
+    from stochbatch.data.sampling import epoch_order, hold_out, subset
 
 __all__ = [
     "DATASETS",
@@ -43,6 +43,7 @@ __all__ = [
     "data_root",
     "epoch_order",
     "get",
+    "hold_out",
     "load",
     "subset",
 ]
@@ -50,7 +51,7 @@ __all__ = [
 # These need torch, and are imported when they are first used: data sets are listed without it.
 _WITH_TORCH = {
     **dict.fromkeys(("Batches", "Normalisation"), "batches"),
-    **dict.fromkeys(("epoch_order", "subset"), "sampling"),
+    **dict.fromkeys(("epoch_order", "hold_out", "subset"), "sampling"),
     **dict.fromkeys(("Split", "load"), "loader"),
 }
 

@@ -17,9 +17,12 @@ from stochbatch.optim.coins import UNIFORM_BITS, uniform
 
 # Numbers of streams, counted down from the largest, where no network has a parameter: with
 # one seed for both, data and the coins of an optimizer stay independent.
-_ORDER, _ORDER_LOW, _SUBSET, _SUBSET_LOW, _ROWS, _COLUMNS, _FLIPS = range(
-    (1 << 32) - 1, (1 << 32) - 8, -1
+_ORDER, _ORDER_LOW, _SUBSET, _SUBSET_LOW, _ROWS, _COLUMNS, _FLIPS, _HELD, _HELD_LOW = range(
+    (1 << 32) - 1, (1 << 32) - 10, -1
 )
+
+HELD_OUT_PER_CLASS = 10
+"""So many validation images of each class come first, the others in proportion to its size."""
 
 
 def _permutation(seed: int, epoch: int, size: int, streams: tuple[int, int]) -> Tensor:
@@ -66,6 +69,47 @@ def subset(seed: int, size: int, share: float | Fraction) -> Tensor:
         return torch.arange(size, device="cpu")
     count = max(1, round(Fraction(share).limit_denominator(1 << 20) * size))
     return _permutation(seed, 0, size, (_SUBSET, _SUBSET_LOW))[:count].sort().values
+
+
+def hold_out(seed: int, labels: Tensor, used: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the indices, in order, of the samples to train on and of those to validate on.
+
+    Samples to validate on are drawn from those that are not used, if there are enough of them;
+    else they are held out of the used ones, at most half of each class. All classes are drawn from.
+
+    Args:
+        seed: another seed draws other samples.
+        labels: of all samples.
+        used: indices of the samples that may be trained on.
+        count: how many to validate on.
+
+    Example:
+        >>> import torch
+        >>> from stochbatch.data import hold_out
+        >>> labels = torch.tensor([0, 1] * 4)
+        >>> hold_out(0, labels, torch.arange(8), count=2)
+        (tensor([0, 1, 4, 5, 6, 7]), tensor([2, 3]))
+    """
+    outside = torch.ones(len(labels), dtype=torch.bool)
+    outside[used] = False
+    inside = int(outside.sum()) < count
+    pool = ~outside if inside else outside
+    order = _permutation(seed, 0, len(labels), (_HELD, _HELD_LOW))
+    order = order[pool[order]]
+    places = torch.empty(len(order), dtype=torch.float64)
+    for label in set(labels[order].tolist()):
+        mine = (labels[order] == label).nonzero().flatten()
+        size, rank = len(mine), torch.arange(len(mine), dtype=torch.float64)
+        place = (rank + 0.5) / size
+        place[: min(HELD_OUT_PER_CLASS, size // 2)] = 0.0
+        if inside:
+            place[size // 2 :] = torch.inf
+        places[mine] = place
+    first = torch.argsort(places, stable=True)[:count]
+    if len(first) < count or not bool(places[first].isfinite().all()):
+        raise ValueError(f"{count} validation samples are too many for {len(used)} that are used")
+    held = order[first].sort().values
+    return (used[~torch.isin(used, held)] if inside else used), held
 
 
 class Draws(NamedTuple):

@@ -17,7 +17,7 @@ from stochbatch.report.plotting import (
     panel_of,
     style_at,
 )
-from stochbatch.studies.results import Outcome
+from stochbatch.studies.outcome import Outcome
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,7 +12,8 @@ from typing import Any, get_args
 
 from stochbatch.report.provenance import cautions
 from stochbatch.studies.cell import Cell
-from stochbatch.studies.results import CellOutcomes, Outcome, Status, StudyResults
+from stochbatch.studies.outcome import Outcome, Status
+from stochbatch.studies.results import CellOutcomes, StudyResults
 from stochbatch.studies.statistics import (
     CellStatistics,
     ClaimStatistics,

@@ -22,7 +22,8 @@ from stochbatch.report.figures import Gallery, gallery
 from stochbatch.report.layout import Layout
 from stochbatch.report.provenance import facts
 from stochbatch.studies.cell import Cell
-from stochbatch.studies.results import Outcome, StudyResults
+from stochbatch.studies.outcome import Outcome
+from stochbatch.studies.results import StudyResults
 
 PAGE = "index.html"
 TEMPLATE = "page.html.jinja"

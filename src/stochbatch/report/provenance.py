@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from stochbatch.studies.results import Outcome, StudyResults
+from stochbatch.studies.outcome import Outcome
+from stochbatch.studies.results import StudyResults
 
 FACTS = {
     "stochbatch": "stochbatch",

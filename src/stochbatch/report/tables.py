@@ -22,7 +22,7 @@ from stochbatch.report.formatting import (
 )
 from stochbatch.report.layout import Layout
 from stochbatch.studies.claim import Claim
-from stochbatch.studies.results import Status
+from stochbatch.studies.outcome import Status
 from stochbatch.studies.statistics import CellStatistics, ClaimStatistics, Interval
 
 READINGS = (

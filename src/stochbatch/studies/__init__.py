@@ -4,8 +4,9 @@ from stochbatch.registry import STUDIES
 from stochbatch.studies.cell import Cell
 from stochbatch.studies.claim import Claim
 from stochbatch.studies.grid import Axis, Study
+from stochbatch.studies.outcome import Outcome
 from stochbatch.studies.published import Published
-from stochbatch.studies.results import CellOutcomes, Outcome, StudyResults, collect
+from stochbatch.studies.results import CellOutcomes, StudyResults, collect
 from stochbatch.studies.scales import SCALES, Scale
 from stochbatch.studies.selection import StudyError
 

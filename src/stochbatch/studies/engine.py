@@ -21,7 +21,7 @@ import filelock
 import torch
 
 from stochbatch import data
-from stochbatch.studies.results import ERROR, outcome_of
+from stochbatch.studies.outcome import ERROR, outcome_of
 from stochbatch.training import Interrupted, Trial, run
 from stochbatch.training.exceptions import RunError
 from stochbatch.training.observers import IgnoresLostStreams

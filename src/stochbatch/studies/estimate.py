@@ -37,7 +37,9 @@ class Speed:
         train = entry.train.count * trial.share * self.train
         last = last_tenth(trial.epochs)  # all of which are evaluated
         evaluations = last + (trial.epochs - last) // trial.evaluate_every
-        return trial.epochs * train + evaluations * entry.test.count * self.test
+        return (
+            trial.epochs * train + evaluations * (trial.validation or entry.test.count) * self.test
+        )
 
 
 def kind_of(trial: Trial, device: torch.device) -> Kind:

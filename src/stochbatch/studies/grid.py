@@ -55,6 +55,7 @@ from stochbatch.studies.claim import Claim
 from stochbatch.studies.published import check_table, published_value
 from stochbatch.studies.scales import Scale
 from stochbatch.studies.selection import StudyError, with_labels, with_names
+from stochbatch.studies.tuning import Tuning
 from stochbatch.training import Trial, TrialError
 
 if sys.version_info >= (3, 11):
@@ -144,6 +145,8 @@ class Study(BaseModel):
     """A single one may be given as ``claim``."""
     repetitions: int | None = Field(None, ge=1)
     """Trials of each cell; by default the scale's."""
+    tuning: Tuning | None = None
+    """How cells are tuned first, if they are."""
 
     @model_validator(mode="before")
     @classmethod
@@ -167,6 +170,8 @@ class Study(BaseModel):
         self._check_fields()
         for claim in self.claims:
             self._check_claim(claim)
+        if self.tuning is not None:
+            self.tuning.check_labels(self._labels(self.tuning.axis, "[tuning]"))
         # The same claim twice would be corrected for twice, two of one name be taken for one.
         texts = [claim.name or str(claim) for claim in self.claims]
         if twice := [text for text in texts if texts.count(text) > 1]:
@@ -189,15 +194,19 @@ class Study(BaseModel):
                 "and say with repetitions how many"
             )
 
-    def _check_claim(self, claim: Claim) -> None:
-        axis = next((axis for axis in self.axes if axis.name == claim.axis), None)
+    def _labels(self, name: str, what: str) -> list[str]:
+        """Return the labels of an axis that a part of the study is about."""
+        axis = next((axis for axis in self.axes if axis.name == name), None)
         if axis is None:
             names = [axis.name for axis in self.axes]
-            raise ValueError(f"the claim is about {claim.axis!r}, axes are {names}")
-        labels = [point.label for point in axis.expanded()]
+            raise ValueError(f"{what} is about {name!r}, axes are {names}")
+        return [point.label for point in axis.expanded()]
+
+    def _check_claim(self, claim: Claim) -> None:
+        labels = self._labels(claim.axis, "the claim")
         for label in (*claim.better, *claim.than):
             if label not in labels:
-                raise ValueError(f"the claim names {label!r}, {axis.name!r} has {labels}")
+                raise ValueError(f"the claim names {label!r}, {claim.axis!r} has {labels}")
 
     def check_size(self, cells: int, repetitions: int) -> None:
         """Raise if there would be more trials than anyone can run."""

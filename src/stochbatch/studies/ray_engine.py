@@ -37,7 +37,7 @@ from stochbatch.studies.engine import (
     run_study,
     train,
 )
-from stochbatch.studies.results import ERROR
+from stochbatch.studies.outcome import ERROR
 from stochbatch.training import Interrupted, Trial
 from stochbatch.training.exceptions import RunError
 from stochbatch.training.result import plugins_of

@@ -2,43 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
 
 from stochbatch.studies.cell import Cell
 from stochbatch.studies.grid import Study
+from stochbatch.studies.outcome import Outcome, outcome_of
 from stochbatch.studies.scales import Scale
-from stochbatch.training import Result, RunError, Trial
-from stochbatch.training.run_folder import RunFolder, read_result
-
-Status = Literal["finished", "diverged", "failed", "missing"]
-
-ERROR = "error.json"
-"""Written by an engine into the folder of a run that failed."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """One trial of a cell."""
-
-    trial: Trial
-    folder: Path
-    status: Status
-    result: Result | None = None
-    error: str | None = None
-
-    @property
-    def seed(self) -> int:
-        """The trial's seed."""
-        return self.trial.seed
-
-    @property
-    def metrics(self) -> list[dict[str, Any]]:
-        """One dict per epoch, as in ``metrics.jsonl``; not kept, as a study has thousands."""
-        return RunFolder(self.folder, self.trial).metrics
+from stochbatch.studies.selection import StudyError
+from stochbatch.studies.tuning import Tuned, tune
+from stochbatch.training import Trial
 
 
 @dataclass(frozen=True)
@@ -64,10 +38,12 @@ class StudyResults:
     cells: tuple[CellOutcomes, ...]
     narrowed: str = ""
     """How much of the study this is, if it is not all of it."""
+    tuned: tuple[Tuned, ...] = ()
+    """One per cell, if the study tunes them."""
 
     @property
     def trials(self) -> list[Outcome]:
-        """The distinct trials: two cells may stand on the same ones."""
+        """The distinct trials behind the cells: two cells may stand on the same ones."""
         found = {outcome.trial.hash: outcome for cell in self.cells for outcome in cell.outcomes}
         return list(found.values())
 
@@ -82,13 +58,28 @@ class StudyResults:
                 parts = [f"{axis} {cell.cell.coordinates[axis]}" for axis in axes]
                 text = ", ".join([*parts, f"seed {outcome.seed}"])
                 found.setdefault(outcome.trial.hash, text)
+        for one in self.tuned:
+            parts = [f"{axis} {one.cell.coordinates[axis]}" for axis in axes]
+            for tried in one.tried:
+                for number, outcome in enumerate(tried.outcomes):
+                    text = ", ".join([*parts, str(tried), f"tuning seed {number}"])
+                    found.setdefault(outcome.trial.hash, text)
         return found
 
     @property
     def missing(self) -> list[Trial]:
-        """The distinct trials that are not over, seed by seed."""
-        missing = [outcome.trial for outcome in self.trials if outcome.result is None]
-        return sorted(missing, key=lambda trial: trial.seed)
+        """The distinct trials that can be run now and are not over, seed by seed.
+
+        Of a cell that is being tuned these are trials of tuning; what comes after them depends on
+        how they end.
+        """
+        tuning = [outcome for cell in self.tuned for outcome in cell.trials]
+        found = {
+            outcome.trial.hash: outcome.trial
+            for outcome in (*tuning, *self.trials)
+            if outcome.result is None
+        }
+        return sorted(found.values(), key=lambda trial: trial.seed)
 
 
 def collect(
@@ -124,40 +115,40 @@ def collect(
     ]
     study.check_size(len(cells), count)
     study.trials(cells, 1)  # refuses what cannot be, with the cell's name
+    tuned = tuple(_tuned(study, cell, root) for cell in cells if study.tuning is not None)
+    if tuned:
+        cells = [_at_choice(one) for one in tuned]
+    unknown = {one.cell.key for one in tuned if one.winner is None}
     return StudyResults(
         study,
         scale,
         root,
         tuple(
-            CellOutcomes(cell, tuple(outcome_of(cell.trial(seed), root) for seed in range(count)))
+            CellOutcomes(
+                cell,
+                # What a cell that is still being tuned will train is not known.
+                tuple(
+                    outcome_of(cell.trial(seed), root)
+                    for seed in range(0 if cell.key in unknown else count)
+                ),
+            )
             for cell in cells
         ),
         ", ".join(parts),
+        tuned,
     )
 
 
-def outcome_of(trial: Trial, root: Path) -> Outcome:
-    """Return what the folder of a trial says; a result that is odd or another's has failed."""
-    folder = root / trial.folder
+def _tuned(study: Study, cell: Cell, root: Path) -> Tuned:
+    assert study.tuning is not None
     try:
-        result = read_result(folder)
-    except RunError as error:
-        return Outcome(trial, folder, "failed", error=str(error))
-    if result is None:
-        what = read_error(folder, trial)
-        return Outcome(trial, folder, "missing" if what is None else "failed", error=what)
-    return Outcome(trial, folder, result.status, result)
+        return tune(cell, study.tuning, root)
+    except ValueError as error:
+        raise StudyError(f"{study.name}, {cell}: {error}") from None
 
 
-def read_error(folder: Path, trial: Trial) -> str | None:
-    """Return the error that an engine left in the folder of a trial, or None."""
-    try:
-        content = json.loads((folder / ERROR).read_bytes())
-        found, error = content.get("trial_hash", trial.hash), str(content["error"])
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, AttributeError, RecursionError):
-        return f"{folder / ERROR} is not an error that an engine wrote: remove it"
-    if found != trial.hash:
-        return f"{folder / ERROR} is of the trial {str(found)[:16]}: remove it"
-    return error
+def _at_choice(tuned: Tuned) -> Cell:
+    """Return a cell with the settings that tuning chose; they are not the article's."""
+    if tuned.winner is None:
+        return tuned.cell
+    return replace(tuned.cell, fields=tuned.winner.fields, published=None)

@@ -20,7 +20,8 @@ from scipy.special import stdtr, stdtrit
 
 from stochbatch.studies.cell import Cell
 from stochbatch.studies.claim import Claim
-from stochbatch.studies.results import CellOutcomes, Outcome, StudyResults
+from stochbatch.studies.outcome import Outcome
+from stochbatch.studies.results import CellOutcomes, StudyResults
 from stochbatch.training import RunError
 
 CellVerdict = Literal["agrees", "higher", "lower", "too few trials"]

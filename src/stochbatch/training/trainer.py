@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from stochbatch.data import DATASETS, Augmentation, Batches, Normalisation, Split, subset
+from stochbatch.data import DATASETS, Augmentation, Batches, Normalisation, Split, hold_out, subset
 from stochbatch.nets import resample_batch_norm
 from stochbatch.optim import SBS
 from stochbatch.optim.kernels.build import library
@@ -73,7 +73,7 @@ class Trainer:
     Args:
         trial: the trial.
         train: the whole training split; the trial's share of it is drawn here.
-        test: the test split.
+        test: the test split; of a trial with ``validation`` nothing of it is looked at.
         device: where to train.
         ranks: the processes that train together; by default only this one.
     """
@@ -89,6 +89,10 @@ class Trainer:
         self.trial, self.device, self.method = trial, device, METHODS[trial.method]
         self.ranks = ranks
         chosen = subset(trial.seed, len(train), trial.share)
+        tested, tested_labels = test.images, test.labels
+        if trial.validation:
+            chosen, held = hold_out(trial.seed, train.labels, chosen, trial.validation)
+            tested, tested_labels = train.images[held], train.labels[held]
         images, labels = train.images[chosen], train.labels[chosen]
         augmentation = DATASETS[trial.dataset].augmentation if trial.augment else Augmentation()
         self.batches = Batches(
@@ -101,16 +105,16 @@ class Trainer:
             device=device,
         )
         self.slices = Slices(self.batches, ranks)
-        at_once = EVALUATION_PIXELS.get(device.type, MANY_PIXELS) // test.images[0, 0].numel()
+        at_once = EVALUATION_PIXELS.get(device.type, MANY_PIXELS) // tested[0, 0].numel()
         self.test = Batches(
-            test.images,
-            test.labels,
+            tested,
+            tested_labels,
             max(1, at_once),
             shuffle=False,
             normalisation=self.batches.normalisation,
             device=device,
         )
-        self.facts = _facts(train, test, len(labels), self.batches.normalisation)
+        self.facts = _facts(train, test, len(labels), len(tested), self.batches.normalisation)
         seed_everything(trial.seed, "initial weights")
         self.network = build_network(trial).to(device)
         if trial.compile and device.type == "cpu" and _has_narrow_convolution(self.network, 2):
@@ -369,13 +373,15 @@ def _has_narrow_convolution(network: nn.Module, stride: int = 1) -> bool:
     )
 
 
-def _facts(train: Split, test: Split, used: int, normalisation: Normalisation) -> DataFacts:
+def _facts(
+    train: Split, test: Split, used: int, tested: int, normalisation: Normalisation
+) -> DataFacts:
     return DataFacts(
         train_sha256=train.sha256,
         test_sha256=test.sha256,
         official=train.official and test.official,
         train_images=used,
-        test_images=len(test),
+        test_images=tested,
         mean=normalisation.mean,
         std=normalisation.std,
     )

@@ -28,7 +28,7 @@ NULL = "null"
 """Stands for None in TOML, which has no such value."""
 
 
-LATER = ("evaluate_every", "sync_bn", "norm_init")
+LATER = ("evaluate_every", "sync_bn", "norm_init", "validation")
 """Fields that were added later."""
 
 
@@ -105,6 +105,12 @@ class Trial(BaseModel):
         description="Where the scales of batch norms start: at 1, or uniform in [0, 1), as in "
         "torch up to version 1.1.",
     )
+    validation: StrictInt = Field(
+        0,
+        ge=0,
+        description="Training images to evaluate on in the place of the test images: from those "
+        "that the share leaves out, if there are as many, else held out.",
+    )
     seed: StrictInt = Field(
         0,
         ge=0,
@@ -155,8 +161,14 @@ class Trial(BaseModel):
         if "end_lr" not in self.schedule_settings:
             check_falling(self.lr, filled)
         _set(self, "schedule_settings", filled)
-        if round(self.share * entry.train.count) < 2:
+        used = round(self.share * entry.train.count)
+        if used < 2:
             raise ValueError(f"share {self.share:g} of {self.dataset} is less than two images")
+        if self.validation > max(entry.train.count - used, used // 2):
+            raise ValueError(
+                f"validation {self.validation} is too many: share {self.share:g} of {self.dataset} "
+                f"uses {used:,} of {entry.train.count:,} images, of which half may be held out"
+            )
         if method.closure and self.precision == "fp16":
             raise ValueError(
                 f"{method.title} takes a closure, which fp16's scaler cannot: use bf16"
