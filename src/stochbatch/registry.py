@@ -171,6 +171,8 @@ METHODS: Registry[Method] = Registry(
         "alternating": "Alternating minimisation: each weight moves on one of every two batches.",
         "rmsprop": "RMSProp with the article's smoothing of 0.95 and a rate of 0.0001.",
         "adam": "Adam with a rate of 0.0001.",
+        "adamw": "AdamW: Adam with decoupled weight decay.",
+        "masked-adamw": "AdamW whose moves a fair coin lets through, weight by weight.",
     },
 )
 
@@ -182,6 +184,8 @@ SCHEDULES: Registry[Schedule] = Registry(
         "exponential": "Falls as exp(-decay e / E): exp(-0.05 e) over 100 epochs.",
         "staircase": "A tenth from half of the training on, a hundredth from 75 %.",
         "constant": "The learning rate stays as it is.",
+        "cosine": "Falls along half a cosine to end_lr (0).",
+        "warmup-cosine": "Rises over the first 5 % of the epochs, then falls like cosine.",
     },
 )
 

@@ -18,6 +18,7 @@ from tests.cli.command import ENVIRONMENT, assert_one_clear_line, call, fork, sp
 COMMANDS = [
     [],
     ["train"],
+    ["compare"],
     ["show"],
     ["predict"],
     ["list"],

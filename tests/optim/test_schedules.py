@@ -97,11 +97,15 @@ EXPECTED = {
     "exponential": lambda e: 0.1 * math.exp(-0.05 * e),
     "staircase": lambda e: 0.1 if e < 50 else 0.01 if e < 75 else 0.001,
     "constant": lambda e: 0.1,
+    "cosine": lambda e: 0.05 * (1 + math.cos(math.pi * e / 100)),
+    "warmup-cosine": lambda e: (
+        0.01 + 0.018 * e if e < 5 else 0.05 * (1 + math.cos(math.pi * (e - 5) / 95))
+    ),
 }
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_the_article_s_other_schedules(name: str) -> None:
+def test_the_other_schedules(name: str) -> None:
     found = rates(SCHEDULES[name](optimizer(), 100), 100)
     torch.testing.assert_close(found, [EXPECTED[name](e) for e in range(100)], rtol=1e-12, atol=0)
 

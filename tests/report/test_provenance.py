@@ -160,8 +160,7 @@ def test_a_part_says_that_it_is_one() -> None:
     part = collect(STUDY, SCALE, study.root, only=ONLY, repetitions=2)
     assert part.narrowed == "2 of 4 cells, 2 of 3 trials a cell"
     assert Layout.of(part).cautions == [
-        "This is a part of the study: 2 of 4 cells, 2 of 3 trials a cell, and p values are "
-        "corrected over them alone."
+        "This is a part of the study: 2 of 4 cells, 2 of 3 trials a cell."
     ]
     assert collect(STUDY, SCALE, study.root, repetitions=4).narrowed == ""
     assert collect(STUDY, SCALES["paper"], study.root).narrowed == ""

@@ -31,13 +31,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_csv_has_one_line_a_claim_and_place_with_every_number(folder: Path) -> None:
     rows = list(csv.DictReader((folder / "claims.csv").read_text().splitlines()))
     found = statistics(several()).claims
-    assert len(rows) == len(found) == 8
+    assert len(rows) == len(found) == 10
     assert [row["claim"] for row in rows[:3]] == ["tuned", "tuned", "equal"]
     first = rows[0]
     assert (first["axis"], first["batch size"], first["run"]) == ("run", "16", "")
     assert (first["better"], first["better_among"]) == ("sbs 1", "1")
     assert (first["than"], first["than_among"]) == ("sgd 2", "2")
-    assert rows[-1]["run"] == "sbs 2"
+    assert [row["run"] for row in rows[-2:]] == ["sbs 2", ""]
+    assert (rows[-1]["better"], rows[-1]["than"]) == ("128", "16")
     for row, claim in zip(rows, found, strict=True):
         assert row["verdict"] == claim.verdict
         assert row["difference"] == "" or float(row["difference"]) == pytest.approx(

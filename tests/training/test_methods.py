@@ -3,12 +3,13 @@
 import inspect
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from stochbatch.optim import SBS, AccSGD, AlternatingSGD, EntropySGD
+from stochbatch.optim import SBS, AccSGD, AlternatingSGD, EntropySGD, Masked
 from stochbatch.studies import SCALES, Study
 from stochbatch.training import METHODS, Method, Trial, TrialError
 from stochbatch.training.builders import build_optimizer
@@ -25,7 +26,14 @@ OPTIMIZERS = {
     "alternating": AlternatingSGD,
     "rmsprop": torch.optim.RMSprop,
     "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "masked-adamw": Masked,
 }
+
+
+def held_by(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Return the options of the first group; `Masked` keeps those of its coin itself."""
+    return {**optimizer.param_groups[0], **getattr(optimizer, "_options", {})}
 
 
 def test_every_method_is_tested() -> None:
@@ -37,7 +45,7 @@ def test_a_method_makes_its_optimizer_with_what_is_common_to_all(name: str) -> N
     method = METHODS[name]
     optimizer = method.optimizer(nn.Linear(3, 2), lr=0.02, weight_decay=1e-4, seed=5)
     assert type(optimizer) is OPTIMIZERS[name]
-    group = optimizer.param_groups[0]
+    group = held_by(optimizer)
     assert group["lr"] == 0.02
     assert group["weight_decay"] == 1e-4
     if "seed" in method.common:
@@ -53,7 +61,7 @@ def test_every_setting_reaches_the_optimizer_or_the_network(name: str) -> None:
     network = method.network_options(settings)
     for setting in settings.keys() - method.retired.keys():
         value = settings[setting]
-        reached = network if setting in method.network else optimizer.param_groups[0]
+        reached = network if setting in method.network else held_by(optimizer)
         assert reached[setting] == value
 
 
@@ -74,7 +82,7 @@ def test_momentum_reaches_those_that_have_it_and_is_refused_by_the_others() -> N
             optimizer = method.optimizer(nn.Linear(1, 1), momentum=0.9)
             assert optimizer.param_groups[0]["momentum"] == 0.9
         else:
-            assert name in ("acc-sgd", "alternating", "adam")
+            assert name in ("acc-sgd", "alternating", "adam", "adamw", "masked-adamw")
             with pytest.raises(ValueError, match="has no momentum, got momentum=0.9"):
                 method.optimizer(nn.Linear(1, 1), momentum=0.9)
 

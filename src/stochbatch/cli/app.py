@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from stochbatch import __version__
-from stochbatch.cli import data, listing, report, runs, study, train
+from stochbatch.cli import compare, data, listing, report, runs, study, train
 from stochbatch.cli.errors import CODES, OneLineErrors
 from stochbatch.cli.printing import examples
 
@@ -52,6 +52,7 @@ def stochbatch(
 
 
 app.command("train", epilog=train.EPILOG)(train.train)
+app.command("compare", epilog=compare.EPILOG)(compare.compare)
 app.command("show", epilog=runs.SHOW_EPILOG)(runs.show)
 app.command("predict", epilog=runs.PREDICT_EPILOG)(runs.predict)
 app.command("list", epilog=listing.EPILOG)(listing.list_)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -40,15 +40,20 @@ def first_try(dataset: str) -> dict[str, Any]:
     return {"method": "sbs", **({"epochs": 30} if dataset == "digits" else {})}
 
 
-def with_trial_options(command: Command) -> Command:
-    """Give a command one option per field of a trial; what is not given is None, or empty."""
+def with_trial_options(command: Command, only: Sequence[str] = ()) -> Command:
+    """Give a command one option per field of a trial; what is not given is None, or empty.
+
+    Args:
+        command: it takes the fields as keyword arguments.
+        only: the fields; by default all.
+    """
     signature = inspect.signature(command, eval_str=True)
     own = [
         one.replace(kind=one.KEYWORD_ONLY)
         for one in signature.parameters.values()
         if one.kind is not one.VAR_KEYWORD
     ]
-    fields = [_option(name) for name in Trial.model_fields]
+    fields = [_option(name) for name in only or Trial.model_fields]
     command.__signature__ = signature.replace(parameters=fields + own)  # type: ignore[attr-defined]
     return command
 
@@ -109,11 +114,11 @@ def parse_settings(texts: list[str]) -> dict[str, Any]:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
             raise typer.BadParameter(f"a setting is NAME=VALUE, got {text!r}")
-        settings[name.strip().replace("-", "_")] = _value(value.strip())
+        settings[name.strip().replace("-", "_")] = parse_value(value.strip())
     return settings
 
 
-def _value(text: str) -> Any:
+def parse_value(text: str) -> Any:
     """Return a number, truth value, list or null as JSON has it, anything else as text."""
     words = {"True": True, "False": False, "None": None}  # as Python has them
     if text in words:

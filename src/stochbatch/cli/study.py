@@ -37,6 +37,22 @@ Workers = Annotated[
         show_default=f"{usable_cores()}, or one per GPU; ray: as many as there is room for",
     ),
 ]
+Engine = Annotated[
+    str, typer.Option(help="local: processes of this machine; ray: a cluster, or this machine.")
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        help="ray: auto or HOST:PORT of a cluster.",
+        show_default="RAY_ADDRESS, or else Ray is started on this machine",
+    ),
+]
+CpusPerTrial = Annotated[
+    float | None, typer.Option(help="ray: CPUs that a trial reserves.", show_default="1")
+]
+GpusPerTrial = Annotated[
+    float | None, typer.Option(help="ray: part of a GPU that a trial reserves.", show_default="0")
+]
 
 
 @app.callback()
@@ -162,64 +178,53 @@ def run(
     only: Only = None,
     cells: Cells = None,
     trials: Trials = None,
-    engine: Annotated[
-        str, typer.Option(help="local: processes of this machine; ray: a cluster, or this machine.")
-    ] = "local",
+    engine: Engine = "local",
     workers: Workers = None,
-    address: Annotated[
-        str | None,
-        typer.Option(
-            help="ray: auto or HOST:PORT of a cluster.",
-            show_default="RAY_ADDRESS, or else Ray is started on this machine",
-        ),
-    ] = None,
-    cpus_per_trial: Annotated[
-        float | None,
-        typer.Option(help="ray: CPUs that a trial reserves.", show_default="1"),
-    ] = None,
-    gpus_per_trial: Annotated[
-        float | None,
-        typer.Option(help="ray: part of a GPU that a trial reserves.", show_default="0"),
-    ] = None,
+    address: Address = None,
+    cpus_per_trial: CpusPerTrial = None,
+    gpus_per_trial: GpusPerTrial = None,
     data_root: DataRoot = None,
     accept_hash: AcceptHash = False,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
     """Run the missing trials of a study."""
-    from stochbatch.studies.engine import StudyStopped
-    from stochbatch.studies.progress import choose_watcher
-    from stochbatch.training.distributed import launched
+    run_trials = engine_of(engine, workers, device, address, cpus_per_trial, gpus_per_trial)
+    look = partial(results, name, scale, root, only, cells, trials)
+    found = look()
+    more = ", and more as tuning goes on" if any(not one.winner for one in found.tuned) else ""
+    say(f"{found.study.name}, scale {found.scale.name}: {len(found.missing)} trials to run{more}")
+    run_all(look, run_trials, quiet, root, data_root, accept_hash)
 
-    if launched()[1] > 1:
-        raise typer.BadParameter(
-            "under torchrun each process would run the whole study; use --workers or --engine ray "
-            "instead"
-        )
-    run_trials = _engine(engine, workers, device, address, cpus_per_trial, gpus_per_trial)
-    found = results(name, scale, root, only, cells, trials)
-    missing = found.missing
-    say(f"{found.study.name}, scale {found.scale.name}: {len(missing)} trials to run")
-    if not missing:
-        raise typer.Exit(DONE)
+
+def run_all(
+    look: Callable[[], StudyResults],
+    run_trials: Callable[..., Count],
+    quiet: bool,
+    root: Path,
+    data_root: Path | None,
+    accept_hash: bool,
+) -> StudyResults:
+    """Run what is missing of a study, or exit with the code that says why it is not complete."""
+    from stochbatch.studies.comparing import run_stages
+    from stochbatch.studies.engine import StudyStopped
+
+    options = {"root": root, "data_root": data_root, "accept_hash": accept_hash}
     try:
-        count = run_trials(
-            missing,
-            root,
-            watcher=choose_watcher(quiet, found.labels),
-            data_root=data_root,
-            accept_hash=accept_hash,
-        )
+        found, count = run_stages(look, quiet, run_trials, **options)
     except StudyStopped as stop:
         say("Stopped; everything is saved. Run the same command again to resume.")
         raise typer.Exit(INTERRUPTED + stop.signal_number) from None
-    say(f"{count.finished} finished, {count.diverged} diverged, {count.failed} failed")
+    if count.finished or count.diverged or count.failed:
+        say(f"{count.finished} finished, {count.diverged} diverged, {count.failed} failed")
     for error in count.errors:
         say(f"error: {error}", err=True)
-    raise typer.Exit(ERROR if count.failed else DONE)
+    if count.failed:
+        raise typer.Exit(ERROR)
+    return found
 
 
-def _engine(
+def engine_of(
     name: str,
     workers: int | None,
     device: str,
@@ -228,6 +233,13 @@ def _engine(
     gpus: float | None,
 ) -> Callable[..., Count]:
     """Return what runs trials, as the options say."""
+    from stochbatch.training.distributed import launched
+
+    if launched()[1] > 1:
+        raise typer.BadParameter(
+            "under torchrun each process would run the whole study; use --workers or --engine ray "
+            "instead"
+        )
     if name == "local":
         from stochbatch.studies import local_engine
 

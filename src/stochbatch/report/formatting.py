@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stochbatch.studies.cell import Cell
-from stochbatch.studies.statistics import CellStatistics, Interval
+from stochbatch.studies.statistics import CellStatistics
+from stochbatch.studies.verdicts import Interval
 
 NONE = "\N{EN DASH}"
 NOT_COMPARABLE = "not comparable"

@@ -72,7 +72,7 @@ class Layout:
 
     def verdicts_on(self, cell: Cell) -> list[str]:
         """Return the verdicts of the claims that a cell is better."""
-        return [found.verdict for found in self.claims if found.cell.key == cell.key]
+        return [found.verdict for found in self.claims if found.cell and found.cell.key == cell.key]
 
     @cached_property
     def trials(self) -> list[Outcome]:
@@ -140,8 +140,7 @@ class Layout:
         """What a reader has to know before the tables: sentences."""
         found = cautions(self.results)
         if self.results.narrowed:
-            over = ", and p values are corrected over them alone" if self.claims else ""
-            found.insert(0, f"This is a part of the study: {self.results.narrowed}{over}.")
+            found.insert(0, f"This is a part of the study: {self.results.narrowed}.")
         if self.unreadable:
             found.append(
                 "Runs whose metrics cannot be read count in the tables, but not in figures and "

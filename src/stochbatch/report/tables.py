@@ -21,9 +21,11 @@ from stochbatch.report.formatting import (
     verdict,
 )
 from stochbatch.report.layout import Layout
+from stochbatch.studies.cell import Cell
 from stochbatch.studies.claim import Claim
 from stochbatch.studies.outcome import Status
-from stochbatch.studies.statistics import CellStatistics, ClaimStatistics, Interval
+from stochbatch.studies.statistics import CellStatistics, ClaimStatistics
+from stochbatch.studies.verdicts import LOOK, SIGNIFICANT, Interval
 
 READINGS = (
     "Three readings of a maximum, in percent: the best epoch of any trial; the mean over the "
@@ -34,12 +36,15 @@ UPDATE_PROBABILITY = (
 )
 TESTED = (
     "Differences in percentage points, paired by seed. p: paired t test, two-sided; corrected by "
-    "Holm's method over all rows. Confirmed or contradicted: corrected p below 0.05."
+    "Holm's method over all claims of the study, primary and exploratory ones apart. Better or "
+    "worse: corrected p below {level:g}. No practical difference: the 90 % interval lies within "
+    "{margin:g} of zero, corrected likewise. Detectable: the difference that one such test finds "
+    "with 80 %. Intervals are not corrected. There is a verdict when all planned pairs are over."
 )
 CHOICE = (
     "Of a side with several labels the one with the highest mean accuracy over its trials so far "
-    "stands for it. It was chosen on the same test images as are compared here, by the same rule "
-    "for both sides; the p value does not know of the choice."
+    "stands for it. It was chosen on the same trials as are compared here, so such a claim has no "
+    "verdict: only fresh seeds could give it one."
 )
 UNEQUAL = "Where one side has more labels to choose from than the other, that favours it."
 MARKS = {"agrees": "\N{SUPERSCRIPT EQUALS SIGN}", "higher": "↑", "lower": "↓"}
@@ -152,7 +157,8 @@ def update_probabilities(layout: Layout) -> Table:
 def claims(layout: Layout) -> Table:
     """Return the claims with their verdicts; what is the same in all rows has no column."""
     made, found = layout.results.study.claims, layout.claims
-    caption = [TESTED]
+    study = layout.results.study
+    caption = [TESTED.format(level=LOOK if study.extended else SIGNIFICANT, margin=study.margin)]
     if any(claim.chooses for claim in made):
         caption.append(CHOICE)
     if any(row.among != row.baseline_among for row in found if row.claim.chooses):
@@ -162,23 +168,32 @@ def claims(layout: Layout) -> Table:
     head = [
         *(["claim"] if several else []),
         *(*axes, "better", "than", "pairs", "difference"),
-        *("95 % interval (t)", "95 % interval (bootstrap)", "p", "p corrected", "verdict"),
+        *("95 % interval", "detectable", "p", "p corrected", "family", "verdict"),
     ]
     rows = [
         [
             *([_name(layout, row.claim)] if several else []),
-            *(row.place.get(axis, NONE) for axis in axes),
+            *(row.place.get(axis, _all_places(row, axis)) for axis in axes),
             *_sides(row),
-            *(str(row.pairs), signed(row.difference), between(row.interval)),
-            *(between(row.bootstrap), p_value(row.p), p_value(row.corrected_p), row.verdict),
+            *(f"{row.pairs} of {row.planned}", signed(row.difference), between(row.interval)),
+            *(number(row.detectable), p_value(row.p), p_value(row.corrected_p)),
+            *(row.family, row.verdict),
         ]
         for row in found
     ]
     return Table(" ".join(caption), head, rows, labels=len(axes) + several, texts=2)
 
 
+def _all_places(row: ClaimStatistics, axis: str) -> str:
+    """Return what stands for the place of a row that is over the whole table."""
+    return "all" if row.ahead and axis != row.claim.axis else NONE
+
+
 def _sides(row: ClaimStatistics) -> list[str]:
     claim, axis = row.claim, row.claim.axis
+    if row.ahead:
+        ahead = f"{claim.better[0]} (ahead in {row.ahead[0]} of {row.ahead[1]})"
+        return [ahead, claim.than[0]]
     return [
         side(claim.better, row.cell, axis, row.among, row.present),
         side(claim.than, row.baseline, axis, row.baseline_among, row.baseline_present),
@@ -215,20 +230,28 @@ def claims_in_full(layout: Layout) -> Table:
     head = [
         *("claim", "axis", *layout.place_axes, "better", "better_among", "than", "than_among"),
         *("pairs", "difference", "difference_low", "difference_high"),
-        *("bootstrap_low", "bootstrap_high", "p", "corrected_p", "verdict"),
+        *("planned", "detectable", "collapsed", "p", "corrected_p", "family", "verdict"),
     ]
     rows = [
         [
             *(_name(layout, row.claim), row.claim.axis),
             *(row.place.get(axis, "") for axis in layout.place_axes),
-            *(row.cell.coordinates[row.claim.axis], row.among),
-            *(row.baseline and row.baseline.coordinates[row.claim.axis], row.baseline_among),
+            *(_label(row.cell, row, row.claim.better), row.among),
+            *(_label(row.baseline, row, row.claim.than), row.baseline_among),
             *(row.pairs, row.difference, *_ends(row.interval)),
-            *(*_ends(row.bootstrap), row.p, row.corrected_p, row.verdict),
+            *(row.planned, row.detectable, row.collapsed),
+            *(row.p, row.corrected_p, row.family, row.verdict),
         ]
         for row in layout.claims
     ]
     return Table("", head, rows)
+
+
+def _label(cell: Cell | None, row: ClaimStatistics, labels: Sequence[str]) -> str | None:
+    """Return the label of one side of a claim; None if it was left out."""
+    if row.ahead:
+        return labels[0]
+    return None if cell is None else cell.coordinates[row.claim.axis]
 
 
 def _ends(interval: Interval | None) -> tuple[float | None, float | None]:

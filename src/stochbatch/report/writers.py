@@ -81,7 +81,7 @@ def latex(layout: Layout) -> str:
         found["moves"] = tables.update_probabilities(layout)
     if layout.claims:
         # A printed page has no room for all columns.
-        found["claims"] = tables.claims(layout).without("95 % interval (bootstrap)", "p")
+        found["claims"] = tables.claims(layout).without("detectable", "p", "family")
     study = layout.results.study
     name = re.sub("[^a-z0-9]+", "-", study.name.lower()).strip("-")
     text = "% needs \\usepackage{booktabs,graphicx}\n"

@@ -3,6 +3,7 @@
 from stochbatch.registry import STUDIES
 from stochbatch.studies.cell import Cell
 from stochbatch.studies.claim import Claim
+from stochbatch.studies.comparing import compare, comparison
 from stochbatch.studies.grid import Axis, Study
 from stochbatch.studies.outcome import Outcome
 from stochbatch.studies.published import Published
@@ -24,4 +25,6 @@ __all__ = [
     "StudyError",
     "StudyResults",
     "collect",
+    "compare",
+    "comparison",
 ]

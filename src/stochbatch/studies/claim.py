@@ -28,6 +28,10 @@ class Claim(BaseModel):
     than: tuple[str, ...]
     name: str = ""
     """A few words for it."""
+    primary: bool = False
+    """Whether it is the study's main claim, marked before its trials run."""
+    best: bool = False
+    """Whether it says that its one label is better than each of the others."""
 
     @field_validator("better", "than", mode="before")
     @classmethod
@@ -42,6 +46,8 @@ class Claim(BaseModel):
         for side in (self.better, self.than):
             if not side:
                 raise ValueError(f"the claim on {self.axis!r} has a side without a label")
+        if self.best and len(self.better) > 1:
+            raise ValueError(f"the claim on {self.axis!r} names {len(self.better)} as the best")
         labels = [*self.better, *self.than]
         if twice := [label for label in labels if labels.count(label) > 1]:
             raise ValueError(f"the claim on {self.axis!r} names {twice[0]!r} twice")
@@ -50,11 +56,12 @@ class Claim(BaseModel):
     @property
     def chooses(self) -> bool:
         """Whether a side has several points, of which the best is taken."""
-        return len(self.better) > 1 or len(self.than) > 1
+        return len(self.better) > 1 or (len(self.than) > 1 and not self.best)
 
     def __str__(self) -> str:
         name = f"{self.name}: " if self.name else ""
-        text = f"{_side(self.better)} is better than {_side(self.than)} ({self.axis})"
+        rest = " and ".join(map(_quoted, self.than)) if self.best else _side(self.than)
+        text = f"{_side(self.better)} is better than {rest} ({self.axis})"
         return f"{name}{text}, all else being equal."
 
 

@@ -80,6 +80,13 @@ class Count:
         if status == "failed":
             self.errors.append(f"{trial.folder}: {text}")
 
+    def join(self, other: Count) -> None:
+        """Count the trials of another call too."""
+        self.finished += other.finished
+        self.diverged += other.diverged
+        self.failed += other.failed
+        self.errors += other.errors
+
 
 class Engine(Protocol):
     """Trains trials, each in a process of its own, by :func:`train`."""

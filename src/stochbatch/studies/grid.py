@@ -145,6 +145,10 @@ class Study(BaseModel):
     """A single one may be given as ``claim``."""
     repetitions: int | None = Field(None, ge=1)
     """Trials of each cell; by default the scale's."""
+    extended: bool = False
+    """Whether its trials were doubled, once, after a first look: then each look has half of 5 %."""
+    margin: float = Field(default=1.0, gt=0)
+    """Percentage points within which a difference does not matter."""
     tuning: Tuning | None = None
     """How cells are tuned first, if they are."""
 
@@ -170,6 +174,8 @@ class Study(BaseModel):
         self._check_fields()
         for claim in self.claims:
             self._check_claim(claim)
+        if self.tuning is None and sum(claim.primary for claim in self.claims) > 1:
+            raise ValueError("a study has at most one primary claim, unless it is tuned")
         if self.tuning is not None:
             self.tuning.check_labels(self._labels(self.tuning.axis, "[tuning]"))
         # The same claim twice would be corrected for twice, two of one name be taken for one.
@@ -270,6 +276,10 @@ class Study(BaseModel):
                     f"sets to {value}: use the scale paper, where nothing is set"
                 )
 
+    def planned(self, scale: Scale) -> int:
+        """Return how many trials of each cell are planned: verdicts need exactly these."""
+        return (self.repetitions or scale.repetitions) * (2 if self.extended else 1)
+
     def trials(self, cells: Sequence[Cell], repetitions: int) -> list[Trial]:
         """Return the distinct trials of some cells, seed by seed: all of seed 0 first."""
         found: dict[str, Trial] = {}
@@ -281,6 +291,13 @@ class Study(BaseModel):
                     raise StudyError(f"{self.name}, {cell}: {error}") from None
                 found.setdefault(trial.hash, trial)
         return list(found.values())
+
+    def to_toml(self, comment: str = "") -> str:
+        """Return the text that `from_text` reads, below a line of comment."""
+        import tomli_w
+
+        fields = self.model_dump(exclude_defaults=True, exclude_none=True)
+        return f"# {comment}\n" + tomli_w.dumps(fields)
 
     @classmethod
     def from_text(cls, text: str, name: str) -> Study:

@@ -102,7 +102,7 @@ def collect(
         repetitions: trials of each cell; by default the study's, or else the scale's.
     """
     root = Path(root)
-    usual = study.repetitions or scale.repetitions
+    usual = study.planned(scale)
     count = repetitions or usual
     cells = study.cells(scale, only, named)
     parts = [

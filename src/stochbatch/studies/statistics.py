@@ -1,58 +1,46 @@
-r"""What a study's trials say: means with intervals, differences paired by seed, verdicts.
+"""What a study's trials say: means with intervals, differences paired by seed, verdicts.
 
-All numbers are of a trial's ``accuracy.mean``, in percent. With :math:`n` trials of mean
-:math:`m` and standard deviation :math:`s` the interval is
-:math:`m \pm t_{0.975,\,n-1}\, s / \sqrt n`. Nothing here draws at random but for
-the bootstrap, whose generator has a fixed seed: the same results give the same numbers.
+All numbers are of a trial's ``accuracy.mean``, in percent. The rules of verdicts, and why they are
+so, are in ``docs/verdicts.md``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Literal
 
-import numpy as np
-from scipy.special import stdtr, stdtrit
-
+from stochbatch.data import DATASETS
 from stochbatch.studies.cell import Cell
 from stochbatch.studies.claim import Claim
 from stochbatch.studies.outcome import Outcome
 from stochbatch.studies.results import CellOutcomes, StudyResults
+from stochbatch.studies.verdicts import (
+    LOOK,
+    SIGNIFICANT,
+    UNDECIDED,
+    Interval,
+    Pairs,
+    decide,
+    detectable,
+    holm,
+    mean,
+    std,
+    t_interval,
+)
 from stochbatch.training import RunError
 
 CellVerdict = Literal["agrees", "higher", "lower", "too few trials"]
-ClaimVerdict = Literal["confirmed", "contradicted", "undecided", "too few trials"]
 
-LEVEL = 0.95
-"""Of all intervals."""
-SIGNIFICANT = 0.05
-"""A corrected p value below it decides a claim."""
 FEW = 3
-"""With fewer trials, or pairs of trials, there is no verdict."""
-RESAMPLES = 10_000
-SEED = 20_200_406
-EXACT = 1e-9
-"""Percentage points below which a spread is rounding: no test set has so many images."""
-
-
-@dataclass(frozen=True)
-class Interval:
-    """From ``low`` to ``high``, both included."""
-
-    low: float
-    high: float
-
-    @property
-    def half_width(self) -> float:
-        """Half the distance of the ends: what stands after a plus-minus sign."""
-        return (self.high - self.low) / 2
-
-    def __contains__(self, value: float) -> bool:
-        return self.low - EXACT <= value <= self.high + EXACT
+"""With fewer trials a cell is not compared with the article."""
+PUBLISHED_TRIALS = 10
+"""Behind a mean in the article."""
+NEAR_CHANCE = 1.0
+"""Percentage points above chance within which a trial has collapsed."""
 
 
 @dataclass(frozen=True)
@@ -93,28 +81,39 @@ class ClaimStatistics:
     claim: Claim
     place: Mapping[str, str]
     """Labels on all axes but the claim's."""
-    cell: Cell
-    """The side that is claimed to be better. Of several labels the one with the highest mean."""
+    cell: Cell | None
+    """The side that is claimed to be better, of several labels the one with the highest mean; None
+    if the row is over the whole table."""
     among: int
     """Labels of that side with trials enough, from which it was chosen."""
     present: int
     """Labels of that side among the cells looked at."""
     baseline: Cell | None
-    """The other side; None if it is not among the cells looked at."""
+    """The other side; None if it is not among the cells looked at, or over the whole table."""
     baseline_among: int
     baseline_present: int
     pairs: int
     """Seeds with which both have been run."""
+    planned: int
+    """Pairs that the study plans."""
     difference: float | None
     """Mean of the pairs' differences, cell minus baseline, in percentage points."""
     interval: Interval | None
-    bootstrap: Interval | None
-    """Percentiles of the mean over resampled pairs, beside the t interval."""
+    """Not corrected for the number of claims."""
+    detectable: float | None
+    """The true difference that one such test finds with 80 %."""
+    ahead: tuple[int, int] | None
+    """Over the whole table: in how many places it is ahead, and how many there are."""
+    collapsed: int
+    """Pairs of which a trial diverged or ended at chance."""
+    family: Literal["primary", "exploratory"]
     p: float | None
     """Two-sided, of the paired t test."""
     corrected_p: float | None
-    """After Holm's correction over all claims of the study, in all their places."""
-    verdict: ClaimVerdict
+    """After Holm's correction over its family: all claims of the whole study, in all places."""
+    verdict: str
+    """`better`, `worse`, `no practical difference`, `undecided` and others of
+    :mod:`stochbatch.studies.verdicts`; or why there is none yet, such as ``3 of 5 pairs``."""
 
 
 @dataclass(frozen=True)
@@ -129,9 +128,9 @@ def statistics(results: StudyResults) -> StudyStatistics:
     """Return the statistics of a study, as far as it has been run.
 
     Args:
-        results: from `collect`. A correction for many comparisons is over the cells in there,
-            so a study that was narrowed is corrected for what was looked at; cells that have
-            not been run yet count, so that a verdict does not fade as they come in.
+        results: from `collect`. A correction for many comparisons is over all claims of the study,
+            whether their cells are in there and have been run or not: so neither looking at a
+            part of it nor looking early makes a verdict.
     """
     return StudyStatistics(
         tuple(_of_cell(cell, results.scale.comparable) for cell in results.cells),
@@ -139,104 +138,21 @@ def statistics(results: StudyResults) -> StudyStatistics:
     )
 
 
-def t_interval(values: Sequence[float]) -> Interval | None:
-    """Return the 95 % interval of a mean, or None with fewer than two values.
-
-    Example:
-        >>> from stochbatch.studies.statistics import t_interval
-        >>> interval = t_interval([1.0, 2.0, 3.0])
-        >>> round(interval.low, 4), round(interval.high, 4)
-        (-0.4841, 4.4841)
-    """
-    count = len(values)
-    if count < 2:
-        return None
-    mean, std = _mean(values), _std(values)
-    half = float(stdtrit(count - 1, (1 + LEVEL) / 2)) * std / math.sqrt(count)
-    return Interval(mean - half, mean + half)
-
-
-def t_test(differences: Sequence[float]) -> float | None:
-    r"""Return the two-sided p value of a mean of zero, or None with fewer than two values.
-
-    The t test divides by the spread. Where the spread is zero it has no answer, and p is that
-    of the exact sign test instead: 1 if all differences are zero, else :math:`2^{1-n}`, the
-    probability that :math:`n` fair coins fall alike. On small test sets a few equal
-    differences are nothing rare, and must not count as certainty.
-
-    Example:
-        >>> from stochbatch.studies.statistics import t_test
-        >>> round(t_test([1.0, 2.0, 3.0]), 4)
-        0.0742
-        >>> t_test([0.5, 0.5, 0.5])
-        0.25
-    """
-    count = len(differences)
-    if count < 2:
-        return None
-    mean, std = _mean(differences), _std(differences)
-    if std <= EXACT:
-        return 1.0 if abs(mean) <= EXACT else 2.0 ** (1 - count)
-    return 2 * float(stdtr(count - 1, -abs(mean) * math.sqrt(count) / std))
-
-
-def bootstrap_interval(values: Sequence[float]) -> Interval | None:
-    """Return the percentile-bootstrap interval of a mean, or None with fewer than two values.
-
-    With a handful of values it is too narrow, as it cannot know of what it has not seen; it
-    is there to be looked at beside the t interval, and decides nothing.
-    """
-    if len(values) < 2:
-        return None
-    means = np.asarray(values, dtype=np.float64)[_resamples(len(values))].mean(axis=1)
-    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(float(low), float(high))
-
-
-def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Return p values corrected for their number by Holm's method, in the same order.
-
-    What has no p value yet keeps none, but counts as one of the comparisons.
-
-    Example:
-        >>> from stochbatch.studies.statistics import holm
-        >>> holm([0.01, 0.04, 0.03])
-        [0.03, 0.06, 0.06]
-    """
-    order = sorted(
-        (number for number, p in enumerate(p_values) if p is not None),
-        key=lambda number: p_values[number] or 0.0,
-    )
-    corrected: list[float | None] = [None] * len(p_values)
-    largest = 0.0
-    for rank, number in enumerate(order):
-        p = p_values[number]
-        assert p is not None
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p))
-        corrected[number] = largest
-    return corrected
-
-
 def cell_verdict(
-    published: float | None, interval: Interval | None, n: int, comparable: bool
+    published: float | None, values: Sequence[float], comparable: bool
 ) -> CellVerdict | None:
-    """Return how a cell stands to the article's mean; None where it is not comparable."""
+    """Return how a cell stands to the article's mean; None where it is not comparable.
+
+    That mean has an error of its own: it is taken to be that of ten trials, as scattered as ours.
+    """
     if published is None or not comparable:
         return None
-    if n < FEW or interval is None:
+    interval = t_interval(values, others=PUBLISHED_TRIALS)
+    if len(values) < FEW or interval is None:
         return "too few trials"
     if published in interval:
         return "agrees"
     return "higher" if interval.low > published else "lower"
-
-
-def claim_verdict(difference: float | None, corrected_p: float | None, pairs: int) -> ClaimVerdict:
-    """Return whether the trials decide a claim, and how."""
-    if pairs < FEW or difference is None or corrected_p is None:
-        return "too few trials"
-    if corrected_p < SIGNIFICANT and difference != 0:
-        return "confirmed" if difference > 0 else "contradicted"
-    return "undecided"
 
 
 def accuracies(outcomes: Sequence[Outcome]) -> dict[int, float]:
@@ -276,7 +192,7 @@ def update_probability(metrics: Sequence[Mapping[str, Any]]) -> float | None:
         ]
         if size := sum(size for size, _ in layers):
             means.append(math.fsum(size * probability for size, probability in layers) / size)
-    return _mean(means) if means else None
+    return mean(means) if means else None
 
 
 def _probability_of(cell: CellOutcomes) -> float | None:
@@ -285,14 +201,14 @@ def _probability_of(cell: CellOutcomes) -> float | None:
         with suppress(RunError):  # its metrics cannot be read, as the report says
             found.append(update_probability(outcome.metrics))
     there = [probability for probability in found if probability is not None]
-    return _mean(there) if there else None
+    return mean(there) if there else None
 
 
 def _best_of_mean_curve(cell: CellOutcomes) -> float | None:
     curves = [outcome.result.curve for outcome in cell.outcomes if outcome.result is not None]
     epochs = zip(*curves, strict=False)
     whole = [[value for value in epoch if value is not None] for epoch in epochs]
-    return max((_mean(values) for values in whole if len(values) == len(curves)), default=None)
+    return max((mean(values) for values in whole if len(values) == len(curves)), default=None)
 
 
 def _of_cell(cell: CellOutcomes, comparable: bool) -> CellStatistics:
@@ -308,36 +224,100 @@ def _of_cell(cell: CellOutcomes, comparable: bool) -> CellStatistics:
         cell=cell.cell,
         n=len(values),
         diverged=sum(outcome.status == "diverged" for outcome in cell.outcomes),
-        mean=_mean(values) if values else None,
-        std=_std(values) if len(values) > 1 else None,
+        mean=mean(values) if values else None,
+        std=std(values) if len(values) > 1 else None,
         interval=interval,
         best=max(bests, default=None),
-        mean_best=_mean(bests) if bests else None,
+        mean_best=mean(bests) if bests else None,
         curve_best=_best_of_mean_curve(cell),
         update_probability=_probability_of(cell),
-        verdict=cell_verdict(
-            None if published is None else published.mean, interval, len(values), comparable
-        ),
+        verdict=cell_verdict(None if published is None else published.mean, values, comparable),
     )
 
 
 def _of_claims(results: StudyResults) -> tuple[ClaimStatistics, ...]:
-    found = [row for claim in results.study.claims for row in _rows(claim, results.cells)]
-    corrected = holm([row["p"] for row in found])
-    return tuple(
-        ClaimStatistics(
-            **row, corrected_p=p, verdict=claim_verdict(row["difference"], p, row["pairs"])
+    study, planned = results.study, results.study.planned(results.scale)
+    whole = [CellOutcomes(cell, ()) for cell in study.cells(results.scale)]
+    level = LOOK if study.extended else SIGNIFICANT
+    rows = [row for claim in study.claims for row in _rows(claim, results.cells, planned)]
+    counts = Counter(row.family for claim in study.claims for row in _rows(claim, whole, planned))
+    found: dict[int, ClaimStatistics] = {}
+    for family, count in counts.items():
+        mine = [(number, row) for number, row in enumerate(rows) if row.family == family]
+        pairs = [row.pairs() for _, row in mine]
+        verdicts = decide(pairs, count, study.margin, level)
+        sound = decide([row.pairs(sound=True) for _, row in mine], count, study.margin, level)
+        corrected = holm([None if one.chosen else one.p for one in pairs], count)
+        for place, (number, row) in enumerate(mine):
+            # What stands on trials that collapsed is decided only if it is without them too.
+            early = not pairs[place].complete
+            firm = early or not row.collapsed or verdicts[place] == sound[place]
+            found[number] = row.statistics(
+                planned, corrected[place], verdicts[place] if firm else UNDECIDED
+            )
+    return tuple(found[number] for number in sorted(found))
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A claim in one place, or over the whole table."""
+
+    claim: Claim
+    place: Mapping[str, str]
+    sides: Mapping[str, Any]
+    differences: Mapping[int, float]
+    """By seed."""
+    planned: int | None
+    family: Literal["primary", "exploratory"]
+    collapsed: frozenset[int] = frozenset()
+    """Seeds of which a trial diverged or ended at chance."""
+    rivals: tuple[Mapping[int, float], ...] = ()
+    ahead: tuple[int, int] | None = None
+
+    def pairs(self, sound: bool = False) -> Pairs:
+        """Return what a verdict is made from; if sound, without what collapsed."""
+        out = self.collapsed if sound else frozenset()
+        planned = self.planned
+        if planned is not None:
+            planned -= len(out & self.differences.keys())
+        return Pairs(
+            _in_order(self.differences, out),
+            planned,
+            [_in_order(rival, out) for rival in self.rivals],
+            self.claim.chooses,
         )
-        for row, p in zip(found, corrected, strict=True)
-    )
+
+    def statistics(self, planned: int, corrected: float | None, verdict: str) -> ClaimStatistics:
+        values = _in_order(self.differences)
+        return ClaimStatistics(
+            claim=self.claim,
+            place=self.place,
+            **self.sides,
+            pairs=len(values),
+            planned=planned,
+            difference=mean(values) if values else None,
+            interval=t_interval(values),
+            detectable=detectable(values),
+            ahead=self.ahead,
+            collapsed=len(self.collapsed & self.differences.keys()),
+            family=self.family,
+            p=self.pairs().p,
+            corrected_p=corrected,
+            verdict=verdict,
+        )
 
 
-def _rows(claim: Claim, cells: Sequence[CellOutcomes]) -> Iterator[dict[str, Any]]:
-    """Yield what the trials say on a claim, place by place."""
+def _in_order(by_seed: Mapping[int, float], out: frozenset[int] = frozenset()) -> list[float]:
+    return [by_seed[seed] for seed in sorted(by_seed.keys() - out)]
+
+
+def _rows(claim: Claim, cells: Sequence[CellOutcomes], planned: int) -> list[_Row]:
+    """Return what the trials say on a claim, place by place, and over all places."""
     places: dict[tuple[str, ...], dict[str, CellOutcomes]] = {}
     for cell in cells:
         place = tuple(label for axis, label in cell.cell.coordinates.items() if axis != claim.axis)
         places.setdefault(place, {})[cell.cell.coordinates[claim.axis]] = cell
+    rows = []
     for there in places.values():
         better, than = (
             [there[label] for label in labels if label in there]
@@ -346,57 +326,84 @@ def _rows(claim: Claim, cells: Sequence[CellOutcomes]) -> Iterator[dict[str, Any
         (ours, among), (theirs, baseline_among) = best_of(better), best_of(than)
         if ours is None:
             continue
-        coordinates = ours.cell.coordinates.items()
-        yield {
-            "claim": claim,
-            "place": {axis: label for axis, label in coordinates if axis != claim.axis},
+        sides = {
+            "cell": ours.cell,
             "among": among,
             "present": len(better),
+            "baseline": None if theirs is None else theirs.cell,
             "baseline_among": baseline_among,
             "baseline_present": len(than),
-            **_compared(ours, theirs),
         }
+        rivals = than if claim.best else [] if theirs is None else [theirs]
+        coordinates = ours.cell.coordinates.items()
+        rows.append(
+            _Row(
+                claim,
+                {axis: label for axis, label in coordinates if axis != claim.axis},
+                sides,
+                {} if theirs is None else _differences(ours, theirs),
+                _planned(planned, ours, *rivals),
+                "primary" if claim.primary and len(places) == 1 else "exploratory",
+                frozenset().union(*(_collapsed(cell) for cell in (ours, *rivals))),
+                tuple(_differences(ours, rival) for rival in rivals) if claim.best else (),
+            )
+        )
+    if len(places) > 1 and rows and not claim.chooses and not claim.best:
+        rows.append(_over_the_table(claim, rows))
+    return rows
+
+
+def _over_the_table(claim: Claim, rows: Sequence[_Row]) -> _Row:
+    """Return the means of all places' differences, seed by seed.
+
+    Places share seeds and data, so that their differences are not independent; seeds are.
+    """
+    seeds = set.intersection(*(set(row.differences) for row in rows))
+    means = {seed: mean([row.differences[seed] for row in rows]) for seed in seeds}
+    known = [row for row in rows if row.differences]
+    ahead = sum(mean(list(row.differences.values())) > 0 for row in known)
+    sides: dict[str, Any] = {"cell": None, "baseline": None}
+    sides |= dict.fromkeys(("among", "present", "baseline_among", "baseline_present"), 1)
+    return _Row(
+        claim,
+        {},
+        sides,
+        means,
+        rows[0].planned if len({row.planned for row in rows}) == 1 else None,
+        "primary" if claim.primary else "exploratory",
+        frozenset().union(*(row.collapsed for row in rows)),
+        ahead=(ahead, len(rows)),
+    )
+
+
+def _planned(planned: int, *cells: CellOutcomes) -> int | None:
+    """Return the planned number of pairs, or None if another number of trials was asked for."""
+    return planned if all(len(cell.outcomes) in (0, planned) for cell in cells) else None
+
+
+def _differences(cell: CellOutcomes, baseline: CellOutcomes) -> dict[int, float]:
+    ours, theirs = accuracies(cell.outcomes), accuracies(baseline.outcomes)
+    return {seed: ours[seed] - theirs[seed] for seed in ours.keys() & theirs.keys()}
+
+
+def _collapsed(cell: CellOutcomes) -> set[int]:
+    """Return the seeds with which a trial diverged or ended at chance."""
+    if not cell.done:
+        return set()
+    chance = 100 / len(DATASETS[cell.done[0].trial.dataset].classes)
+    low = {seed for seed, value in accuracies(cell.done).items() if value <= chance + NEAR_CHANCE}
+    return low | {one.seed for one in cell.done if one.status == "diverged"}
 
 
 def best_of(cells: Sequence[CellOutcomes]) -> tuple[CellOutcomes | None, int]:
     """Return the cell with the highest mean accuracy, and among how many it was chosen.
 
-    If some have the trials that a verdict needs, the choice is among those: a lucky trial of
+    If some have the trials that a comparison needs, the choice is among those: a lucky trial of
     another may not take the place of a mean. Of equal means the first is taken, and so is the
     first cell if none has a trial yet.
     """
     found = [list(accuracies(cell.outcomes).values()) for cell in cells]
     enough = FEW if any(len(values) >= FEW for values in found) else 1
-    means = [_mean(values) if len(values) >= enough else -math.inf for values in found]
+    means = [mean(values) if len(values) >= enough else -math.inf for values in found]
     best = max(range(len(cells)), key=means.__getitem__, default=None)
-    return (None if best is None else cells[best]), sum(mean > -math.inf for mean in means)
-
-
-def _compared(cell: CellOutcomes, baseline: CellOutcomes | None) -> dict[str, Any]:
-    ours = accuracies(cell.outcomes)
-    theirs = accuracies(baseline.outcomes) if baseline is not None else {}
-    differences = [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
-    return {
-        "cell": cell.cell,
-        "baseline": None if baseline is None else baseline.cell,
-        "pairs": len(differences),
-        "difference": _mean(differences) if differences else None,
-        "interval": t_interval(differences),
-        "bootstrap": bootstrap_interval(differences),
-        "p": t_test(differences),
-    }
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
-
-
-def _std(values: Sequence[float]) -> float:
-    mean = _mean(values)
-    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
-
-
-# A table has many cells and few numbers of trials.
-@lru_cache(maxsize=8)
-def _resamples(count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    return np.random.default_rng(SEED).integers(count, size=(RESAMPLES, count))
+    return (None if best is None else cells[best]), sum(one > -math.inf for one in means)

@@ -96,11 +96,11 @@ class Tuning(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     axis: str = "method"
-    budget: int = Field(8, ge=1, le=1000)
+    budget: int = Field(default=8, ge=1, le=1000)
     """Settings tried per cell."""
-    finalists: int = Field(3, ge=1)
+    finalists: int = Field(default=3, ge=1)
     """How many of them get all seeds."""
-    seeds: int = Field(3, ge=1, le=100)
+    seeds: int = Field(default=3, ge=1, le=100)
     spaces: dict[str, Space]
     """By label of the axis, then by name."""
 
@@ -290,11 +290,14 @@ class Tuned:
         return others / len(draws)
 
     def at_edge(self, tuning: Tuning) -> list[str]:
-        """Return the names whose chosen value is the first or the last that was tried."""
+        """Return the names whose chosen value is the first or the last that was tried.
+
+        Of four values or fewer it often is, and says little.
+        """
         found = []
         for name, values in tuning.spaces[self.label].items():
             tried = sorted({float(t.settings[name]) for t in self.tried if _is_number(t, name)})
-            if isinstance(values, Range) and self.winner is not None and len(tried) > 2:
+            if isinstance(values, Range) and self.winner is not None and len(tried) > 4:
                 value = float(self.winner.settings[name])
                 if value in (tried[0], tried[-1]):
                     found.append(name)

@@ -1,11 +1,19 @@
-"""Learning-rate schedules by name: the article's."""
+"""Learning-rate schedules by name: the article's, and the usual ones of torch."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 
-from torch.optim.lr_scheduler import ConstantLR, ExponentialLR, LRScheduler, MultiStepLR
+from torch.optim.lr_scheduler import (
+    ConstantLR,
+    CosineAnnealingLR,
+    ExponentialLR,
+    LinearLR,
+    LRScheduler,
+    MultiStepLR,
+    SequentialLR,
+)
 from torch.optim.optimizer import Optimizer
 
 from stochbatch.checks import check_count, check_not_negative, check_positive, check_real
@@ -55,6 +63,39 @@ def constant(optimizer: Optimizer, total: int) -> ConstantLR:
     return ConstantLR(optimizer, factor=1.0, total_iters=0)
 
 
+def cosine(optimizer: Optimizer, total: int, *, end_lr: float = 0.0) -> CosineAnnealingLR:
+    """Return half a cosine, which would reach ``end_lr`` after the last epoch."""
+    check_count("total", total)
+    check_not_negative("end_lr", end_lr)
+    return CosineAnnealingLR(optimizer, total, end_lr)
+
+
+def warmup_cosine(
+    optimizer: Optimizer,
+    total: int,
+    *,
+    warmup: float = 0.05,
+    start_factor: float = 0.1,
+    end_lr: float = 0.0,
+) -> LRScheduler:
+    """Return a rise over a share of the training, at least one epoch, and a cosine after it."""
+    check_count("total", total)
+    check_positive("start_factor", start_factor)
+    check_real("warmup", warmup)
+    if not 0 < warmup < 1:
+        raise ValueError(f"warmup must be a share of the training in (0, 1), got {warmup}")
+    if total == 1:
+        return cosine(optimizer, total, end_lr=end_lr)
+    rising = min(total - 1, max(1, round(warmup * total)))
+    parts = [
+        LinearLR(optimizer, start_factor, total_iters=rising),
+        cosine(optimizer, total - rising, end_lr=end_lr),
+    ]
+    return SequentialLR(optimizer, parts, [rising])
+
+
+SCHEDULES.provide("cosine", cosine)
+SCHEDULES.provide("warmup-cosine", warmup_cosine)
 SCHEDULES.provide("sigmoid", sigmoid)
 SCHEDULES.provide("exponential", exponential)
 SCHEDULES.provide("staircase", staircase)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -15,6 +15,7 @@ from stochbatch.optim.baselines.acc_sgd import AccSGD
 from stochbatch.optim.baselines.alternating import AlternatingSGD
 from stochbatch.optim.baselines.entropy_sgd import EntropySGD
 from stochbatch.optim.kinds import param_groups
+from stochbatch.optim.masked import Masked
 from stochbatch.optim.sbs import SBS
 from stochbatch.registry import METHODS, check_settings
 
@@ -59,6 +60,10 @@ class Method:
     """Rate of a trial that gives none, if it is another than SGD's."""
     usual_schedule: str | None = None
     """Schedule of a trial that gives neither a rate nor a schedule."""
+    usual_weight_decay: float | None = None
+    """Weight decay of a trial that gives none, if it is another than SGD's."""
+    lr_range: tuple[float, float] = (1e-3, 1.0)
+    """Rates among which a tuned comparison looks for the best."""
 
     def __post_init__(self) -> None:
         """Refuse what no training could use."""
@@ -139,8 +144,35 @@ class Method:
         return {name: settings.get(name, value) for name, value in self.network.items()}
 
 
+def masked_adamw(
+    params: Any,
+    lr: float = 1e-3,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 1e-2,
+    *,
+    probability: float = 0.5,
+    coin: Literal["scalar", "tensor", "none"] = "scalar",
+    rescale: bool = False,
+    seed: int = 0,
+) -> Masked:
+    """Return AdamW whose moves a coin lets through."""
+    base = torch.optim.AdamW(params, lr, betas, eps, weight_decay)
+    return Masked(base, probability=probability, coin=coin, rescale=rescale, seed=seed)
+
+
 _SBS: dict[str, Any] = {"make": SBS, "by_kind": True}
-_ADAPTIVE: dict[str, Any] = {"usual_lr": 1e-4, "usual_schedule": "constant"}
+_ADAPTIVE: dict[str, Any] = {
+    "usual_lr": 1e-4,
+    "usual_schedule": "constant",
+    "lr_range": (1e-5, 1e-2),
+}
+_ADAMW: dict[str, Any] = {
+    "usual_lr": 1e-3,
+    "usual_schedule": "cosine",
+    "usual_weight_decay": 1e-2,  # decoupled: times the rate, where SGD's is part of the gradient
+    "lr_range": (1e-5, 1e-2),
+}
 for _name, _method in {
     "sgd": Method("SGD", torch.optim.SGD),
     "sbs": Method("SBS", hidden=("coin",), **_SBS),
@@ -155,7 +187,9 @@ for _name, _method in {
         "Adaptive dropout", torch.optim.SGD, network={"dropout": "adaptive", "dropout_rate": 0.5}
     ),
     # Its outer rate multiplies a difference of weights: ten times SGD's, as its authors advise.
-    "entropy-sgd": Method("Entropy-SGD", EntropySGD, closure=True, usual_lr=1.0),
+    "entropy-sgd": Method(
+        "Entropy-SGD", EntropySGD, closure=True, usual_lr=1.0, lr_range=(1e-2, 10.0)
+    ),
     "acc-sgd": Method("Accelerated-SGD", AccSGD),
     "alternating": Method("Alternating", AlternatingSGD),
     "rmsprop": Method("RMSProp", torch.optim.RMSprop, presets={"alpha": 0.95}, **_ADAPTIVE),
@@ -165,5 +199,7 @@ for _name, _method in {
         hidden=("decoupled_weight_decay",),  # not in torch 2.6
         **_ADAPTIVE,
     ),
+    "adamw": Method("AdamW", torch.optim.AdamW, hidden=("amsgrad",), **_ADAMW),
+    "masked-adamw": Method("Masked AdamW", masked_adamw, by_kind=True, **_ADAMW),
 }.items():
     METHODS.provide(_name, _method)

@@ -1,0 +1,202 @@
+"""``compare``: is one method better than another on some data, when both are tuned?
+
+The question becomes a study: one cell per method, all tuned by the same budget on validation
+images, then trained with the same fresh seeds; each method is compared with the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stochbatch.registry import METHODS
+from stochbatch.studies.claim import Claim
+from stochbatch.studies.grid import Axis, Study
+from stochbatch.studies.results import StudyResults, collect
+from stochbatch.studies.scales import SCALES
+from stochbatch.studies.selection import StudyError
+from stochbatch.studies.tuning import Tuning, validation_images
+from stochbatch.training import Trial
+
+if TYPE_CHECKING:
+    from stochbatch.studies.engine import Count
+
+USUAL: dict[str, Any] = {"momentum": 0.9, "schedule": "cosine"}
+"""Fields of a comparison that gives none; what a method has not is left out."""
+
+
+def comparison(
+    methods: Sequence[str],
+    *,
+    dataset: str = "digits",
+    epochs: int = 30,
+    budget: int = 8,
+    seeds: int = 5,
+    tune: Mapping[str, Any] | None = None,
+    name: str = "",
+    **fields: Any,
+) -> Study:
+    """Return the study that answers whether methods are better than the first, all tuned.
+
+    Args:
+        methods: names of methods (``stochbatch list methods``), the one to compare with first.
+        dataset: name of the data set.
+        epochs: of every training.
+        budget: settings tried for each method.
+        seeds: fresh seeds that the verdict comes from.
+        tune: search spaces by name, for all methods that have it (``"lr"``), or for one
+            (``"sbs.lambd"``): a range ``{"log": [low, high]}``, ``{"linear": [low, high]}`` or a
+            list of values. By default the learning rate, over the range of each method.
+        name: of the study; by default made from the data and the methods.
+        **fields: other fields of all trials: ``network``, ``batch_size``, ``share``, ...
+
+    Example:
+        >>> from stochbatch.studies import comparison
+        >>> study = comparison(["sgd", "sbs"], tune={"sbs.lambd": [-4, -1]}, budget=4)
+        >>> print(*study.claims)
+        SBS is better than SGD (method), all else being equal.
+        >>> study.tuning.points("SBS")[0]
+        {'lr': 0.4811, 'lambd': -4}
+    """
+    methods = list(methods)
+    if len(methods) < 2:
+        raise StudyError(f"a comparison needs two methods or more, got {', '.join(methods)!r}")
+    if twice := [method for method in methods if methods.count(method) > 1]:
+        raise StudyError(f"{twice[0]} is named twice")
+    titles = [METHODS[method].title for method in methods]
+    given: dict[str, Any] = {"dataset": dataset, "epochs": epochs, **USUAL, **fields}
+    given.setdefault("evaluate_every", max(1, epochs // 10))
+    spaces = {
+        title: _space(method, methods, tune or {})
+        for method, title in zip(methods, titles, strict=True)
+    }
+    points = [
+        {"label": title, "method": method} for method, title in zip(methods, titles, strict=True)
+    ]
+    return Study(
+        name=name or "-".join(["compare", dataset.replace(":", "-"), *methods]),
+        title=" against ".join([titles[0], ", ".join(titles[1:])]),
+        caption=f"Test accuracy (%) on {dataset}, each method at the settings that tuning chose.",
+        base=given,
+        axes=[Axis(name="method", points=points)],
+        claims=[
+            Claim(axis="method", better=(title,), than=(titles[0],), primary=True)
+            for title in titles[1:]
+        ],
+        repetitions=seeds,
+        tuning=Tuning(budget=budget, spaces=spaces),
+    )
+
+
+def _space(method: str, methods: Sequence[str], tune: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the search space of a method."""
+    space: dict[str, Any] = {"lr": {"log": METHODS[method].lr_range}}
+    for name, values in tune.items():
+        owner, dot, its = name.rpartition(".")
+        if dot and owner not in methods:
+            raise StudyError(f"{name} is to be tuned, but {owner} is not compared")
+        if not dot or owner == method:
+            space[its] = values
+    return space
+
+
+def compare(
+    methods: Sequence[str],
+    *,
+    root: str | Path = "runs",
+    run_trials: Callable[..., Count] | None = None,
+    quiet: bool = False,
+    data_root: str | Path | None = None,
+    accept_hash: bool = False,
+    **question: Any,
+) -> StudyResults:
+    """Tune methods on validation images, train them with fresh seeds, and return all results.
+
+    Run the same call again to resume. `conclusions` says what came out.
+
+    Args:
+        methods: names of methods, the one to compare with first.
+        root: the folder of all runs.
+        run_trials: an engine's function; by default trials run on this machine, as many in
+            parallel as it has cores or GPUs.
+        quiet: show no progress.
+        data_root: the folder of all data.
+        accept_hash: accept data files whose hash differs.
+        **question: as for `comparison`.
+
+    Raises:
+        StudyError: a trial failed; what it said.
+    """
+    study = comparison(methods, **question)
+    found, count = run_stages(
+        partial(collect, study, SCALES["paper"], root),
+        quiet,
+        run_trials,
+        root=root,
+        data_root=data_root,
+        accept_hash=accept_hash,
+    )
+    if count.errors:
+        raise StudyError(count.errors[0])
+    return found
+
+
+def run_stages(
+    look: Callable[[], StudyResults],
+    quiet: bool = False,
+    run_trials: Callable[..., Count] | None = None,
+    **options: Any,
+) -> tuple[StudyResults, Count]:
+    """Run what is missing of a study until nothing is: each stage of tuning asks for the next.
+
+    Args:
+        look: collects the results so far.
+        quiet: show no progress.
+        run_trials: an engine's function; by default this machine's.
+        **options: passed on to it.
+    """
+    from stochbatch.studies import local_engine
+    from stochbatch.studies.engine import Count
+    from stochbatch.studies.progress import choose_watcher
+
+    if run_trials is None:
+        run_trials = partial(local_engine.run_trials, workers=local_engine.default_workers())
+    found, total = look(), Count()
+    while missing := found.missing:
+        total.join(run_trials(missing, watcher=choose_watcher(quiet, found.labels), **options))
+        found = look()
+        if total.failed:
+            break  # what comes next may depend on it
+    return found, total
+
+
+def planned_trials(study: Study) -> list[Trial]:
+    """Return as many trials as a tuned study runs, for an estimate; which, tuning decides."""
+    assert study.tuning is not None
+    found = []
+    for cell in study.cells(SCALES["paper"]):
+        tuning = study.tuning
+        points = len(tuning.points(cell.coordinates[tuning.axis]))
+        tried = points + (tuning.seeds - 1) * min(tuning.finalists, points)
+        found += [cell.trial(0)] * (tried + (study.repetitions or 1))
+    return found
+
+
+def in_words(study: Study) -> str:
+    """Return what a tuned study does, in a sentence."""
+    tuning = study.tuning
+    assert tuning is not None
+    trials = [cell.trial(0) for cell in study.cells(SCALES["paper"])]
+    first = trials[0]
+    *others, last = tuning.spaces
+    names = f"{', '.join(others)} and {last}"
+    most = max(len(tuning.points(label)) for label in tuning.spaces)
+    images = validation_images(first)
+    return (
+        f"{names} on {first.dataset}, {first.network}, {first.epochs} epochs each: {most} settings "
+        f"of each with one seed on {images:,} validation images, the best "
+        f"{min(tuning.finalists, most)} with {tuning.seeds - 1} more, then {study.repetitions} "
+        "fresh seeds of each winner on the test images."
+    )

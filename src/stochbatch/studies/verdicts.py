@@ -1,0 +1,227 @@
+r"""From paired differences to a verdict: t tests over seeds, corrected for their number.
+
+With :math:`n` values of mean :math:`m` and standard deviation :math:`s` the interval of the mean is
+:math:`m \pm t_{0.975,\,n-1}\, s / \sqrt n`. Nothing here draws at random.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scipy.optimize import brentq
+from scipy.special import nctdtr, stdtr, stdtrit
+
+LEVEL = 0.95
+"""Of all intervals."""
+SIGNIFICANT = 0.05
+"""A corrected p value below it decides a claim."""
+LOOK = 0.025
+"""The same in a study that was extended once: each of its two looks has half."""
+POWER = 0.8
+"""With which a difference counts as detectable."""
+EXACT = 1e-9
+"""Percentage points below which a spread is rounding: no test set has so many images."""
+
+BETTER, WORSE, SAME = "better", "worse", "no practical difference"
+BEST, NOT_BEST = "best", "not the best"
+UNDECIDED, CHOSEN = "undecided", "chosen on these trials"
+
+
+@dataclass(frozen=True)
+class Interval:
+    """From ``low`` to ``high``, both included."""
+
+    low: float
+    high: float
+
+    @property
+    def half_width(self) -> float:
+        """Half the distance of the ends: what stands after a plus-minus sign."""
+        return (self.high - self.low) / 2
+
+    def __contains__(self, value: float) -> bool:
+        return self.low - EXACT <= value <= self.high + EXACT
+
+
+def mean(values: Sequence[float]) -> float:
+    """Return the mean."""
+    return math.fsum(values) / len(values)
+
+
+def std(values: Sequence[float]) -> float:
+    """Return the standard deviation, with n - 1 in the denominator."""
+    middle = mean(values)
+    return math.sqrt(math.fsum((value - middle) ** 2 for value in values) / (len(values) - 1))
+
+
+def t_interval(values: Sequence[float], others: int = 0) -> Interval | None:
+    """Return the 95 % interval of a mean, or None with fewer than two values.
+
+    Args:
+        values: the values.
+        others: if given, the interval is that of the difference to a mean of so many others, as
+            scattered as these, of which only the mean is known.
+
+    Example:
+        >>> from stochbatch.studies.verdicts import t_interval
+        >>> interval = t_interval([1.0, 2.0, 3.0])
+        >>> round(interval.low, 4), round(interval.high, 4)
+        (-0.4841, 4.4841)
+    """
+    count = len(values)
+    if count < 2:
+        return None
+    spread = math.sqrt(1 / count + (1 / others if others else 0.0))
+    half = float(stdtrit(count - 1, (1 + LEVEL) / 2)) * std(values) * spread
+    return Interval(mean(values) - half, mean(values) + half)
+
+
+def t_test(differences: Sequence[float]) -> float | None:
+    r"""Return the two-sided p value of a mean of zero, or None with fewer than two values.
+
+    The t test divides by the spread. Where the spread is zero it has no answer, and p is that
+    of the exact sign test instead: 1 if all differences are zero, else :math:`2^{1-n}`, the
+    probability that :math:`n` fair coins fall alike. On small test sets a few equal
+    differences are nothing rare, and must not count as certainty.
+
+    Example:
+        >>> from stochbatch.studies.verdicts import t_test
+        >>> round(t_test([1.0, 2.0, 3.0]), 4)
+        0.0742
+        >>> t_test([0.5, 0.5, 0.5])
+        0.25
+    """
+    count = len(differences)
+    if count < 2:
+        return None
+    middle, spread = mean(differences), std(differences)
+    if spread <= EXACT:
+        return 1.0 if abs(middle) <= EXACT else 2.0 ** (1 - count)
+    return 2 * float(stdtr(count - 1, -abs(middle) * math.sqrt(count) / spread))
+
+
+def equivalence_test(differences: Sequence[float], margin: float) -> float | None:
+    """Return the p value of a mean at least ``margin`` away from zero; None with too few values.
+
+    It is below 0.05 exactly where the 90 % interval lies within the margin on both sides.
+    """
+    count = len(differences)
+    if count < 2:
+        return None
+    room, spread = margin - abs(mean(differences)), std(differences)
+    if spread <= EXACT:
+        return 2.0 ** (1 - count) if room > 0 else 1.0
+    return float(stdtr(count - 1, -room * math.sqrt(count) / spread))
+
+
+def detectable(differences: Sequence[float]) -> float | None:
+    """Return the true difference that one such test would find with 80 %, given their spread.
+
+    Example:
+        >>> from stochbatch.studies.verdicts import detectable
+        >>> round(detectable([-1.0, 0.0, 1.0]), 2)  # a standard deviation of 1, three pairs
+        3.26
+    """
+    count = len(differences)
+    if count < 2:
+        return None
+    freedom = count - 1
+    bound = float(stdtrit(freedom, 1 - SIGNIFICANT / 2))
+    # The other tail adds less than a thousandth of the power there.
+    most = 2 * bound + 5
+    centre = brentq(lambda shift: 1 - nctdtr(freedom, shift, bound) - POWER, 0.0, most)
+    return float(centre) * std(differences) / math.sqrt(count)
+
+
+def holm(p_values: Sequence[float | None], count: int = 0) -> list[float | None]:
+    """Return p values corrected for their number by Holm's method, in the same order.
+
+    Args:
+        p_values: what has none yet keeps none, but counts as one of the comparisons.
+        count: comparisons in all, if some are not among these.
+
+    Example:
+        >>> from stochbatch.studies.verdicts import holm
+        >>> holm([0.01, 0.04, 0.03])
+        [0.03, 0.06, 0.06]
+    """
+    count = max(count, len(p_values))
+    there = [(p, number) for number, p in enumerate(p_values) if p is not None]
+    corrected: list[float | None] = [None] * len(p_values)
+    largest = 0.0
+    for rank, (p, number) in enumerate(sorted(there)):
+        largest = max(largest, min(1.0, (count - rank) * p))
+        corrected[number] = largest
+    return corrected
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """What a verdict is made from: differences by seed, and what was planned."""
+
+    differences: Sequence[float]
+    planned: int | None
+    """Pairs that the study planned; None if it is not this many that were asked for."""
+    rivals: Sequence[Sequence[float]] = ()
+    """Of a claim to be the best: differences to each of the others."""
+    chosen: bool = False
+    """Whether a side was chosen on these trials."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether all that was planned is over, so that there is a verdict."""
+        return len(self.differences) == self.planned and not self.chosen
+
+    @property
+    def p(self) -> float | None:
+        """The p value of the claim; of one to be the best that of its weakest comparison."""
+        if not self.rivals:
+            return t_test(self.differences)
+        found = [t_test(rival) for rival in self.rivals]
+        if any(p is None for p in found):
+            return None
+        if all(mean(rival) > 0 for rival in self.rivals):
+            return max(p for p in found if p is not None)
+        return 1.0
+
+    @property
+    def beaten(self) -> bool:
+        """Whether one of the others is better, corrected for their number."""
+        corrected = holm([t_test(rival) for rival in self.rivals])
+        return any(
+            p is not None and p < SIGNIFICANT and mean(rival) < 0
+            for p, rival in zip(corrected, self.rivals, strict=True)
+        )
+
+
+def decide(family: Sequence[Pairs], count: int, margin: float, level: float) -> list[str]:
+    """Return the verdicts of a family of claims.
+
+    Args:
+        family: the claims that are corrected together.
+        count: how many there are in all, those not looked at included.
+        margin: percentage points within which a difference does not matter.
+        level: a corrected p value below it decides.
+    """
+    corrected = holm([pairs.p if not pairs.chosen else None for pairs in family], count)
+    near = holm([equivalence_test(pairs.differences, margin) for pairs in family], count)
+    verdicts = []
+    for pairs, p, same in zip(family, corrected, near, strict=True):
+        decided = p is not None and p < level
+        if pairs.chosen:
+            verdict = CHOSEN
+        elif pairs.planned is None:
+            count = len(pairs.differences)
+            verdict = f"{count} pair{'s' if count != 1 else ''}, not as planned"
+        elif not pairs.complete:
+            verdict = f"{len(pairs.differences)} of {pairs.planned} pairs"
+        elif pairs.rivals:
+            verdict = BEST if decided else NOT_BEST if pairs.beaten else UNDECIDED
+        elif decided and mean(pairs.differences):
+            verdict = BETTER if mean(pairs.differences) > 0 else WORSE
+        else:
+            verdict = SAME if same is not None and same < level else UNDECIDED
+        verdicts.append(verdict)
+    return verdicts

@@ -1,0 +1,64 @@
+"""Invariant: one command tunes, compares and says what came out; the same again resumes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import assert_one_clear_line, call
+
+QUICK = (
+    *("--budget", "2", "--seeds", "2", "--epochs", "2", "--share", "0.1", "--batch-size", "32"),
+    "--quiet",
+)
+
+
+def test_a_comparison_says_what_it_does_and_what_came_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    planned = call("compare", "sgd", "sbs", *QUICK, "--plan")
+    assert planned.code == 0, planned.err
+    assert "2 settings of each with one seed on 1,217 validation images" in planned.out
+    assert not Path("runs").exists()
+    done = call("compare", "sgd", "sbs", *QUICK)
+    assert done.code == 0, done.err
+    said = done.out
+    assert "16 finished, 0 diverged, 0 failed" in said
+    assert "At the settings chosen (2 tried, on validation images; SBS lr " in said
+    assert "page: reports/compare-digits-sgd-sbs/index.html" in said
+    page = Path("reports/compare-digits-sgd-sbs/index.html").read_text(encoding="utf-8")
+    assert "At the settings chosen" in page
+    before = page
+    again = call("compare", "sgd", "sbs", *QUICK)
+    assert again.code == 0, again.err
+    assert "finished" not in again.out
+    file = Path("reports/compare-digits-sgd-sbs.toml")
+    planned = call("study", "plan", file)
+    assert "4 done" in planned.out or "4 finished" in planned.out, planned.out
+    assert Path("reports/compare-digits-sgd-sbs/index.html").read_text(encoding="utf-8") == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "name two methods or more"),
+        (("sgd",), "name two methods or more"),
+        (("sgd", "sbz"), "no method is called 'sbz', did you mean 'sbs'?"),
+        (("sgd", "sbs", "--budget", "0"), "0"),
+        (("sgd", "sbs", "--tune", "lr"), "--tune is NAME=LOW..HIGH or NAME=VALUE,VALUE, got 'lr'"),
+        (("sgd", "sbs", "--tune", "lr=1..a"), "the ends of a range are numbers"),
+        (("sgd", "sbs", "--tune", "lr=1..0.1"), "must rise"),
+        (("sgd", "sbs", "--tune", "lambd=-4,0"), "SGD has no setting 'lambd'"),
+        (("sgd", "sbs", "--dataset", "cifar11"), "no data set is called 'cifar11'"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(
+    arguments: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = call("compare", *arguments)
+    assert_one_clear_line(ended, ended.code, message)
+    assert ended.code in (1, 2)
+    assert list(tmp_path.iterdir()) == []
