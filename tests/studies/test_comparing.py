@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stochbatch.studies import SCALES, Study, StudyError, StudyResults, collect
-from stochbatch.studies.comparing import compare, comparison, in_words, planned_trials
+from stochbatch.studies.comparing import compare, in_words, planned_trials
 from stochbatch.studies.conclusions import conclusions
 from stochbatch.training import Result, TrialError
 
@@ -31,7 +31,10 @@ def test_all_stages_are_run_as_planned(found: StudyResults) -> None:
 
 
 def test_a_second_call_finds_everything_done(found: StudyResults, monkeypatch: Any) -> None:
-    monkeypatch.setattr("stochbatch.studies.local_engine.run_trials", None)
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("everything is done")
+
+    monkeypatch.setattr("stochbatch.studies.local_engine.run_trials", refuse)
     again = compare(["sgd", "sbs", "adamw"], root=found.root, quiet=True, **QUICK)
     assert again.trials == found.trials
 
@@ -130,7 +133,7 @@ def test_what_is_to_be_done_is_said_before(found: StudyResults) -> None:
         (["sgd", "sbs"], {"budget": 0}, "budget"),
         (["sgd", "sbs"], {"seeds": 0}, "repetitions"),
         (["sgd", "sbs"], {"tune": {"lr": {"log": [1, 0.1]}}}, "must rise above 0"),
-        (["sgd", "sbs"], {"tune": {"lambd": [-4, 0]}}, "SGD has no setting 'lambd'"),
+        (["sgd", "sbs"], {"tune": {"lambd": [-4, 0]}}, "sgd has no 'lambd' to tune"),
         (["sgd", "sbs"], {"tune": {"adam.eps": [1]}}, "adam is not compared"),
         (["sgd", "sbs"], {"network": "vgg12"}, "no network is called 'vgg12'"),
     ],

@@ -21,6 +21,7 @@ from stochbatch.report.plotting import (
     panel_of,
     style,
 )
+from stochbatch.report.tuning import sketches as tuning_sketches
 from stochbatch.studies.statistics import accuracies
 
 if TYPE_CHECKING:
@@ -54,6 +55,13 @@ class Gallery:
 
     sketches: list[Sketch]
     left_out: list[LeftOut]
+    tuning: list[Sketch]
+    """Those of what was tried, which stand with it."""
+
+    @property
+    def all(self) -> list[Sketch]:
+        """All of them."""
+        return [*self.tuning, *self.sketches]
 
 
 def gallery(layout: Layout) -> Gallery:
@@ -73,7 +81,9 @@ def gallery(layout: Layout) -> Gallery:
         if more := there[MOST:]:
             text = f"{len(more)} more figures of {what}: there are never more than {MOST} of a kind"
             left_out.append(LeftOut(text, _options(more[0][0])))
-    return Gallery(_named_apart(sketches), left_out)
+    tuned = tuning_sketches(layout)
+    apart = _named_apart([*tuned, *sketches])
+    return Gallery(apart[len(tuned) :], left_out, apart[: len(tuned)])
 
 
 def _groups(layout: Layout, line_axis: str) -> tuple[list[Group], list[LeftOut]]:

@@ -17,11 +17,12 @@ from urllib.parse import quote
 import filelock
 
 from stochbatch.optional import optional
-from stochbatch.report import formatting, tables, writers
+from stochbatch.report import formatting, tables, tuning, writers
 from stochbatch.report.figures import Gallery, gallery
 from stochbatch.report.layout import Layout
 from stochbatch.report.provenance import facts
 from stochbatch.studies.cell import Cell
+from stochbatch.studies.conclusions import conclusions
 from stochbatch.studies.outcome import Outcome
 from stochbatch.studies.results import StudyResults
 
@@ -73,7 +74,7 @@ def _files(results: StudyResults, folder: Path, figures: bool) -> dict[str, byte
     """Return the content of every file of a report that is to lie in ``folder``."""
     layout = Layout.of(results)
     found = gallery(layout) if figures else None
-    drawn = {sketch.name: sketch.saved() for sketch in found.sketches} if found else {}
+    drawn = {sketch.name: sketch.saved() for sketch in found.all} if found else {}
     texts = {
         PAGE: page(layout, folder, found, {name: forms["svg"] for name, forms in drawn.items()}),
         "table.md": writers.markdown(layout),
@@ -151,6 +152,9 @@ def page(layout: Layout, folder: Path, found: Gallery | None, drawn: Mapping[str
         maxima=tables.has_maxima(layout),
         readings=tables.READINGS,
         claims=tables.claims(layout),
+        conclusions=conclusions(layout.results) if layout.results.tuned else [],
+        tried=tuning.tried(layout) if layout.results.tuned else None,
+        costs=tuning.costs(layout) if layout.results.tuned else None,
         words_of=partial(_words_of, layout),
         address_of=partial(_address_of, folder),
         gallery=found,

@@ -36,6 +36,8 @@ ARTICLE: dict[str, Style] = {
 ALSO = {"adaptive-dropout": "adaptive dropout", "acc-sgd": "accelerated-sgd"}
 MARKED = 10
 """Markers on a line."""
+COUNT = "settings tried"
+"""Label of an axis of whole numbers, as "epoch" is."""
 LONGEST = 100
 """Letters of a figure's file name."""
 LEGEND_LINE, LEGEND_HANDLE, LEGEND_LETTER = 0.2, 0.75, 0.075
@@ -186,7 +188,7 @@ def _figure(draws: Sequence[Panel], height: float) -> Figure:
     # Where there is none below, the panel above has the numbers.
     for panel in panels[max(0, len(draws) - columns) : len(draws)]:
         panel.tick_params(labelbottom=True)
-    if panels[0].get_xlabel() == "epoch":
+    if panels[0].get_xlabel() in ("epoch", COUNT):
         locator = optional("matplotlib.ticker").MaxNLocator(integer=True)
         panels[0].xaxis.set_major_locator(locator)
     width = 6.4 if columns == 1 else 9.0

@@ -10,6 +10,8 @@ from stochbatch.report import tables
 from stochbatch.report.formatting import NONE
 from stochbatch.report.layout import Layout
 from stochbatch.report.tables import Table
+from stochbatch.report.tuning import tried
+from stochbatch.studies.conclusions import conclusions
 
 ESCAPES = str.maketrans(
     {
@@ -54,6 +56,7 @@ def markdown(layout: Layout) -> str:
     parts = [
         f"# {study.title}",
         layout.caption,
+        *(conclusions(layout.results) if layout.results.tuned else []),
         f"Scale `{scale.name}`: {scale.summary} {layout.trained} {layout.comparable}",
         f"Trials: {counted}.",
         *(f"Note: {caution}" for caution in layout.cautions),
@@ -65,6 +68,8 @@ def markdown(layout: Layout) -> str:
     if layout.claims:
         claims = "\n".join(f"{number}. {claim}" for number, claim in enumerate(study.claims, 1))
         parts += ["Claims:", claims, *_with_caption(tables.claims(layout))]
+    if layout.results.tuned:
+        parts += _with_caption(tried(layout))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
