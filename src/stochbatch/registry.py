@@ -62,6 +62,7 @@ class Registry(Mapping[str, T]):
         noun: what the things are, for messages: ``"network"``.
         home: the module that provides this package's own things when it is imported.
         own: their names, with one line about each.
+        finder: a module whose ``find`` returns what a name with a colon stands for, or None.
 
     Example:
         >>> from stochbatch.registry import Registry
@@ -80,8 +81,11 @@ class Registry(Mapping[str, T]):
 There are: square
     """
 
-    def __init__(self, noun: str, home: str = "", own: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, noun: str, home: str = "", own: Mapping[str, str] | None = None, finder: str = ""
+    ) -> None:
         self.noun = noun
+        self._finder = finder
         self._home = home
         self._things: dict[str, T] = {}
         self._summaries: dict[str, str] = dict(own or {})
@@ -142,6 +146,10 @@ There are: square
         """Whether ``name`` is registered."""
         if name not in self._summaries:
             load_plugins()
+        if name not in self._summaries and self._finder and ":" in str(name):
+            found = import_module(self._finder).find(name)
+            if found is not None:
+                self.add(str(name), "Your own.", found)
         return name in self._summaries
 
     def __iter__(self) -> Iterator[str]:
@@ -198,6 +206,7 @@ NETWORKS: Registry[NetworkFactory] = Registry(
         "resnet50": "ResNet50 with a 3x3 stem, 23.5 million parameters.",
         "vgg_tiny": "Three convolutions for 8x8 digits, 94 thousand parameters.",
     },
+    finder="stochbatch.nets.own_network",
 )
 """The networks, each a factory."""
 
@@ -212,6 +221,7 @@ DATASETS: Registry[Dataset] = Registry(
         "mnist": "60,000 + 10,000 grey handwritten digits of 28x28.",
         "fashion_mnist": "60,000 + 10,000 grey pictures of clothes, 28x28.",
     },
+    finder="stochbatch.data.own_data",
 )
 
 STUDIES: Registry[Study] = Registry(

@@ -28,6 +28,7 @@ COMMANDS = [
     ["study", "plan"],
     ["study", "run"],
     ["data", "get"],
+    ["data", "add"],
     ["data", "check"],
     ["data", "list"],
 ]

@@ -10,7 +10,8 @@ import numpy as np
 from PIL import Image
 
 from stochbatch import data
-from stochbatch.training.predict import PictureError, prepare
+from stochbatch.data.pictures import PictureError
+from stochbatch.training.predict import prepare
 from tests.fuzz.mutations import fuzz, mutated_bytes, used_or_refused
 
 PIXELS = np.arange(24 * 20 * 4, dtype=np.uint8).reshape(24, 20, 4)

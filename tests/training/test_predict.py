@@ -12,7 +12,8 @@ import torch
 from PIL import Image, ImageOps
 
 from stochbatch import data
-from stochbatch.training.predict import PictureError, classify, prepare
+from stochbatch.data.pictures import PictureError
+from stochbatch.training.predict import classify, prepare
 from tests.trained import trained
 
 DIGITS = data.DATASETS["digits"]

@@ -82,6 +82,7 @@ def compare(
     Settings are tried on validation images, which are training images that are held out; the best
     are then trained with fresh seeds and compared on the test images.
     """
+    from stochbatch.data.own_data import taken_in
     from stochbatch.report import write_report
     from stochbatch.studies import SCALES, collect, comparison
     from stochbatch.studies.conclusions import conclusions
@@ -94,6 +95,7 @@ def compare(
         )
     run_trials = engine_of(engine, workers, device, address, cpus_per_trial, gpus_per_trial)
     given = {name: value for name, value in fields.items() if value is not None}
+    given["dataset"], given["data"] = taken_in(given.get("dataset", "digits"), data_root)
     study = comparison(
         methods,
         epochs=epochs,

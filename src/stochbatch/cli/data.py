@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,7 +12,7 @@ from stochbatch.cli.options import DataRoot
 from stochbatch.cli.printing import examples, say, table
 
 app = typer.Typer(
-    help="Get, check and list the files of data sets.",
+    help="Get, add, check and list data sets.",
     epilog=examples(
         "stochbatch data list",
         "stochbatch data get cifar10",
@@ -36,6 +37,28 @@ def get(
         say(path)
     if not paths:
         say(f"{name} needs no download.")
+
+
+@app.command(
+    "add",
+    epilog=examples("stochbatch data add my_photos/", "stochbatch data add my_images.npz"),
+)
+def add(
+    path: Annotated[Path, typer.Argument(help="A folder of class folders, or an .npz file.")],
+    data_root: DataRoot = None,
+) -> None:
+    """Take in data of your own, and print the name that a trial knows them by.
+
+    Other commands do that by themselves where a path is given for a data set.
+    """
+    from stochbatch import data
+
+    entry = data.add(path, data_root)
+    shape = "x".join(map(str, entry.shape))
+    say(
+        f"{entry.name}: {entry.train.count:,} training and {entry.test.count:,} test images of "
+        f"{shape}, {len(entry.classes)} classes"
+    )
 
 
 @app.command("check", epilog=examples("stochbatch data check svhn"))
@@ -63,13 +86,20 @@ def list_(data_root: DataRoot = None) -> None:
     """List the data sets, and which of their files are there."""
     from stochbatch import data
     from stochbatch.data.folder import find
+    from stochbatch.data.own_data import names
 
     root = data.data_root(data_root)
+    own = [name for name in names(root) if name in data.DATASETS]
     rows = []
     for name, entry in data.DATASETS.items():
         there = sum(find(entry, file, root) is not None for file in entry.files)
         state = f"{there} of {len(entry.files)} files" if entry.files else "no files needed"
         size = f"{sum(file.size for file in entry.files):,}" if entry.files else "-"
-        rows.append((name, state, size, data.DATASETS.summary(name)))
+        summary = data.DATASETS.summary(name)
+        if name in own:
+            shape = "x".join(map(str, entry.shape))
+            counts = f"{entry.train.count:,} + {entry.test.count:,}"
+            state, summary = "yours", f"{counts} images of {shape}, {len(entry.classes)} classes."
+        rows.append((name, state, size, summary))
     table(rows, ("data set", "there", "bytes", "what it is"), right=(2,))
     say(f"The data folder is {root}")

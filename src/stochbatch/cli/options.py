@@ -13,9 +13,22 @@ import typer
 from stochbatch.training.trial import Trial
 
 Root = Annotated[Path, typer.Option(help="Folder of all runs.")]
+
+
+def _remembered(root: Path | None) -> Path | None:
+    """Let data sets of your own in this folder be found by name."""
+    if root is not None:
+        from stochbatch.data.own_data import remember
+
+        remember(root)
+    return root
+
+
 DataRoot = Annotated[
     Path | None,
     typer.Option(
+        callback=_remembered,
+        is_eager=True,
         help="Folder of all data.",
         show_default="STOCHBATCH_DATA, else stochbatch/data in the cache folder",
     ),
@@ -80,11 +93,16 @@ def _option(name: str) -> inspect.Parameter:
     )
 
 
-def make_trial(options: Mapping[str, Any], config: Path | None) -> Trial:
+def make_trial(
+    options: Mapping[str, Any], config: Path | None, data_root: Path | None = None
+) -> Trial:
     """Return the trial of the file, if there is one; options override it."""
+    from stochbatch.data.own_data import taken_in
     from stochbatch.training.trial import check_falling
 
     given = {name: value for name, value in options.items() if value not in (None, [])}
+    if "dataset" in given:
+        given["dataset"], _ = taken_in(given["dataset"], data_root)
     fields: dict[str, Any] = {}
     if config is not None:
         fields = Trial.from_file(config).model_dump(exclude_unset=True)

@@ -284,6 +284,10 @@ def results(
             f"{name}: a built-in study is called {study.name}; give this one another name "
             "(name = ... on its first line)"
         )
+    if study.data:
+        from stochbatch.data.own_data import bring
+
+        bring(str(study.base.get("dataset")), study.data)
     scale = scale or ("paper" if own else "demo")
     kept = parse_only(only or [])
     return collect(study, SCALES[scale], root, only=kept, named=cells or (), repetitions=trials)

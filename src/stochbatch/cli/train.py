@@ -81,7 +81,7 @@ def train(
     from stochbatch.training.distributed import launched
     from stochbatch.training.progress_bars import choose_progress
 
-    trial = make_trial(fields, config)
+    trial = make_trial(fields, config, data_root)
     folder = root / trial.folder
     shows = launched()[0] == 0
     if shows:

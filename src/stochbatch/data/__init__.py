@@ -21,6 +21,7 @@ from stochbatch.registry import DATASETS
 if TYPE_CHECKING:
     from stochbatch.data.batches import Batches, Normalisation
     from stochbatch.data.loader import Split, load
+    from stochbatch.data.own_data import add
     from stochbatch.data.sampling import epoch_order, hold_out, subset
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "Part",
     "SourceFile",
     "Split",
+    "add",
     "check",
     "data_root",
     "epoch_order",
@@ -53,6 +55,7 @@ _WITH_TORCH = {
     **dict.fromkeys(("Batches", "Normalisation"), "batches"),
     **dict.fromkeys(("epoch_order", "hold_out", "subset"), "sampling"),
     **dict.fromkeys(("Split", "load"), "loader"),
+    "add": "own_data",
 }
 
 

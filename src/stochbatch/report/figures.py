@@ -21,7 +21,7 @@ from stochbatch.report.plotting import (
     panel_of,
     style,
 )
-from stochbatch.report.tuning import sketches as tuning_sketches
+from stochbatch.report.tried import sketches as tuning_sketches
 from stochbatch.studies.statistics import accuracies
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from urllib.parse import quote
 import filelock
 
 from stochbatch.optional import optional
-from stochbatch.report import formatting, tables, tuning, writers
+from stochbatch.report import formatting, tables, tried, writers
 from stochbatch.report.figures import Gallery, gallery
 from stochbatch.report.layout import Layout
 from stochbatch.report.provenance import facts
@@ -153,8 +153,8 @@ def page(layout: Layout, folder: Path, found: Gallery | None, drawn: Mapping[str
         readings=tables.READINGS,
         claims=tables.claims(layout),
         conclusions=conclusions(layout.results) if layout.results.tuned else [],
-        tried=tuning.tried(layout) if layout.results.tuned else None,
-        costs=tuning.costs(layout) if layout.results.tuned else None,
+        tried=tried.tried(layout) if layout.results.tuned else None,
+        costs=tried.costs(layout) if layout.results.tuned else None,
         words_of=partial(_words_of, layout),
         address_of=partial(_address_of, folder),
         gallery=found,

@@ -10,7 +10,7 @@ from stochbatch.report import tables
 from stochbatch.report.formatting import NONE
 from stochbatch.report.layout import Layout
 from stochbatch.report.tables import Table
-from stochbatch.report.tuning import tried
+from stochbatch.report.tried import tried
 from stochbatch.studies.conclusions import conclusions
 
 ESCAPES = str.maketrans(

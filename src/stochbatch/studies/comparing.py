@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stochbatch.data.own_data import taken_in
 from stochbatch.registry import METHODS
 from stochbatch.studies.claim import Claim
 from stochbatch.studies.grid import Axis, Study
@@ -36,6 +37,7 @@ def comparison(
     seeds: int = 5,
     tune: Mapping[str, Any] | None = None,
     name: str = "",
+    data: str = "",
     **fields: Any,
 ) -> Study:
     """Return the study that answers whether methods are better than the first, all tuned.
@@ -50,6 +52,7 @@ def comparison(
             (``"sbs.lambd"``): a range ``{"log": [low, high]}``, ``{"linear": [low, high]}`` or a
             list of values. By default the learning rate, over the range of each method.
         name: of the study; by default made from the data and the methods.
+        data: path of the data set, if it is one of your own.
         **fields: other fields of all trials: ``network``, ``batch_size``, ``share``, ...
 
     Example:
@@ -65,6 +68,7 @@ def comparison(
         raise StudyError(f"a comparison needs two methods or more, got {', '.join(methods)!r}")
     if twice := [method for method in methods if methods.count(method) > 1]:
         raise StudyError(f"{twice[0]} is named twice")
+    called = Path(data).absolute().stem if data else dataset.replace(":", "-")
     titles = [METHODS[method].title for method in methods]
     given: dict[str, Any] = {"dataset": dataset, "epochs": epochs, **USUAL, **fields}
     given.setdefault("evaluate_every", max(1, epochs // 10))
@@ -76,9 +80,10 @@ def comparison(
         {"label": title, "method": method} for method, title in zip(methods, titles, strict=True)
     ]
     return Study(
-        name=name or "-".join(["compare", dataset.replace(":", "-"), *methods]),
+        name=name or "-".join(["compare", called, *methods]),
         title=" against ".join([titles[0], ", ".join(titles[1:])]),
-        caption=f"Test accuracy (%) on {dataset}, each method at the settings that tuning chose.",
+        caption=f"Test accuracy (%) on {called}, each method at the settings that tuning chose.",
+        data=data,
         base=given,
         axes=[Axis(name="method", points=points)],
         claims=[
@@ -124,11 +129,13 @@ def compare(
         quiet: show no progress.
         data_root: the folder of all data.
         accept_hash: accept data files whose hash differs.
-        **question: as for `comparison`.
+        **question: as for `comparison`; ``dataset`` may also be data of your own, as
+            `stochbatch.data.add` takes them.
 
     Raises:
         StudyError: a trial failed; what it said.
     """
+    question["dataset"], question["data"] = taken_in(question.get("dataset", "digits"), data_root)
     study = comparison(methods, **question)
     found, count = run_stages(
         partial(collect, study, SCALES["paper"], root),

@@ -139,6 +139,8 @@ class Study(BaseModel):
     """Name of the article's table."""
     figure: str | None = None
     """Caption of the article's figure that goes with it."""
+    data: str = ""
+    """Path of data of your own that ``base`` names by their hash."""
     base: dict[str, Any] = Field(default_factory=dict)
     axes: list[Axis] = Field(min_length=1)
     claims: list[Claim] = Field(default_factory=list)

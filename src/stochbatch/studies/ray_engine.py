@@ -27,6 +27,7 @@ import torch
 import stochbatch
 from stochbatch.data.folder import ROOT_VARIABLE
 from stochbatch.data.folder import data_root as data_root_of
+from stochbatch.data.own_data import remember
 from stochbatch.optional import optional
 from stochbatch.studies.engine import (
     BUSY,
@@ -216,6 +217,7 @@ def train_on_node(
                 "in a file system that all nodes share"
             )
         time.sleep(0.2)
+    remember(options.get("data_root"))
     try:
         trial = Trial.from_text(text, "json")
     except ValueError as error:  # a plugin is missing, or the version is another

@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from stochbatch.data import DATASETS, Batches, Dataset
+from stochbatch.data.pictures import read_picture
 from stochbatch.optional import optional
 
 if TYPE_CHECKING:
     from stochbatch.training import RunFolder
-
-
-FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-"""No others: Pillow would run another program, Ghostscript, for some."""
-
-MOST_PIXELS = 50_000_000
-"""What is decoded at most; the size is known before."""
-
-ENOUGH = (1024, 1024)
-"""Larger pictures are first scaled down to this."""
-
-
-class PictureError(ValueError):
-    """A file that cannot be read as a picture."""
 
 
 class Prediction(NamedTuple):
@@ -60,7 +46,7 @@ def classify(read: RunFolder, paths: Sequence[Path], top: int = 3) -> list[Predi
 def prepare(path: Path, entry: Dataset) -> tuple[Tensor, bool]:
     """Return a picture as uint8 [C, H, W] of a data set, and whether it was inverted."""
     ops, (channels, height, width) = optional("PIL.ImageOps"), entry.shape
-    picture = _read(path, "L" if channels == 1 else "RGB")
+    picture = read_picture(path, "L" if channels == 1 else "RGB")
     size, box, inverted = (width, height), optional("PIL.Image").Resampling.BOX, False
     if channels == 1:  # the grey data sets are light on dark, and have a margin
         tones = np.asarray(picture)
@@ -72,28 +58,3 @@ def prepare(path: Path, entry: Dataset) -> tuple[Tensor, bool]:
         picture = ops.fit(picture, size, box)
     pixels = np.array(picture, dtype=np.uint8).reshape(height, width, channels)
     return torch.from_numpy(pixels).permute(2, 0, 1), inverted
-
-
-def _read(path: Path, mode: str) -> Any:
-    image, ops = optional("PIL.Image"), optional("PIL.ImageOps")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow warns of half of what is refused below
-            with image.open(path, formats=FORMATS) as picture:
-                width, height = picture.size
-                if width * height > MOST_PIXELS:
-                    raise ValueError(
-                        f"it has {width:,} x {height:,} pixels, the limit is {MOST_PIXELS:,}"
-                    )
-                picture.draft(None, ENOUGH)  # a large JPEG is decoded at a fraction of its size
-                ops.exif_transpose(picture, in_place=True)
-        if picture.mode in ("1", "P"):  # which cannot be scaled smoothly
-            picture = picture.convert("RGBA" if picture.has_transparency_data else mode)
-        picture.thumbnail(ENOUGH, image.Resampling.BOX)
-        if picture.has_transparency_data:
-            paper = image.new("RGBA", picture.size, "white")
-            picture = image.alpha_composite(paper, picture.convert("RGBA"))
-        return picture.convert(mode)
-    except Exception as error:  # Pillow lets through whatever a damaged file makes happen
-        why = " ".join(str(error).split()) or type(error).__name__
-        raise PictureError(f"{path} cannot be read as a picture: {why}") from None

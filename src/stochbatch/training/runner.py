@@ -17,6 +17,7 @@ import safetensors.torch
 import torch
 
 from stochbatch import data
+from stochbatch.data.own_data import remember
 from stochbatch.files import remove_forgotten, write_atomically
 from stochbatch.training import checkpoint
 from stochbatch.training.checkpoint import Place, one_line
@@ -99,6 +100,7 @@ def run(
         >>> result.status, result.epochs
         ('finished', 1)
     """
+    remember(data_root)
     folder = Path(root) / trial.folder
     with StopSignals(at_once=False) as signals, joined(signals) as ranks:
         ranks.check_same(trial.hash, "were given different trials")

@@ -151,6 +151,10 @@ class Trial(BaseModel):
         entry = DATASETS[self.dataset]
         if not self.network:
             _set(self, "network", "vgg_tiny" if entry.shape[1] < 32 else "vgg11")
+        if ":" in self.network:
+            from stochbatch.nets.own_network import named
+
+            _set(self, "network", named(self.network))
         NETWORKS[self.network]
         for name in ("share", "width", "lr", "momentum", "weight_decay"):
             _set(self, name, getattr(self, name) + 0.0)  # -0.0 is 0.0

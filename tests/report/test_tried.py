@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stochbatch.report import write_report
 from stochbatch.report.figures import gallery
 from stochbatch.report.layout import Layout
-from stochbatch.report.tuning import costs, expected_best, tried
+from stochbatch.report.tried import costs, expected_best, tried
 from stochbatch.studies import StudyResults, compare
 from stochbatch.studies.conclusions import conclusions
 from tests.report.test_page import Page

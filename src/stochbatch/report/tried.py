@@ -190,7 +190,7 @@ def expected_best(scores: list[list[float]], seed: int) -> list[float]:
         seed: the seed to choose by.
 
     Example:
-        >>> from stochbatch.report.tuning import expected_best
+        >>> from stochbatch.report.tried import expected_best
         >>> expected_best([[1.0, 10.0], [2.0, 20.0], [3.0, 60.0]], seed=0)
         [30.0, 46.66..., 60.0]
     """
