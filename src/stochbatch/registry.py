@@ -86,6 +86,7 @@ There are: square
     ) -> None:
         self.noun = noun
         self._finder = finder
+        self._found: dict[str, T] = {}
         self._home = home
         self._things: dict[str, T] = {}
         self._summaries: dict[str, str] = dict(own or {})
@@ -117,12 +118,12 @@ There are: square
     def summary(self, name: str) -> str:
         """Return the one line about ``name``."""
         self._check(name)
-        return self._summaries[name]
+        return self._summaries.get(name, "Your own.")
 
     def origin(self, name: str) -> str | None:
         """Return the plugin that added ``name``, with its version; None if none did."""
         self._check(name)
-        return self._origins[name]
+        return self._origins.get(name)
 
     def there(self) -> list[T]:
         """Return what is registered by now; no plugin is imported for it."""
@@ -131,6 +132,8 @@ There are: square
     def __getitem__(self, name: str) -> T:
         """Return what is registered under ``name``."""
         self._check(name)
+        if name in self._found:
+            return self._found[name]
         if name not in self._things:
             import_module(self._home)
         return self._things[name]
@@ -146,11 +149,15 @@ There are: square
         """Whether ``name`` is registered."""
         if name not in self._summaries:
             load_plugins()
-        if name not in self._summaries and self._finder and ":" in str(name):
+        return name in self._summaries or self._finds(name)
+
+    def _finds(self, name: object) -> bool:
+        """Whether ``name`` stands for something that is not listed."""
+        if self._finder and isinstance(name, str) and ":" in name and name not in self._found:
             found = import_module(self._finder).find(name)
             if found is not None:
-                self.add(str(name), "Your own.", found)
-        return name in self._summaries
+                self._found[name] = found
+        return name in self._found
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over the names."""
@@ -233,7 +240,8 @@ STUDIES: Registry[Study] = Registry(
         "local-global": "SBS: alpha without the global scheme, lambda with it; two networks.",
         "partial-data": "SGD and SBS on a half, a quarter and an eighth of the data.",
         "comparison": "Six methods, four batch sizes, three networks, three data sets.",
+        "printed-cell": "One cell of partial-data as printed, the control of SBS, and SGD tuned.",
         "readings": "SGD and SBS at five rates, and readings that the article leaves open.",
     },
 )
-"""The article's tables, each a study, and `readings`."""
+"""The article's tables, each a study, `printed-cell` and `readings`."""

@@ -31,8 +31,7 @@ GENERATOR = np.random.default_rng(0)
 def _data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STOCHBATCH_DATA", str(tmp_path / "data"))
     monkeypatch.setattr(own, "_roots", [])
-    for part in ("_things", "_summaries", "_origins"):  # as they were, afterwards
-        monkeypatch.setattr(DATASETS, part, dict(getattr(DATASETS, part)))
+    monkeypatch.setattr(DATASETS, "_found", {})
 
 
 def picture(path: Path, size: tuple[int, int] = (40, 32), mode: str = "RGB") -> Path:
@@ -82,8 +81,7 @@ def test_the_name_is_of_the_content_and_outlives_the_folder(tmp_path: Path) -> N
 
 def test_another_process_finds_it_by_its_name(tmp_path: Path) -> None:
     entry = data.add(photos(tmp_path / "photos"))
-    for held in (DATASETS._things, DATASETS._summaries, DATASETS._origins):
-        del held[entry.name]
+    DATASETS._found.clear()
     found = DATASETS[entry.name]
     assert (found.shape, found.classes, found.train, found.test) == (
         *(entry.shape, entry.classes),
@@ -289,14 +287,12 @@ def test_a_study_s_data_are_brought_again_unless_they_changed(tmp_path: Path) ->
     name, at = own.taken_in(str(path))
     assert at == str(path)
     shutil.rmtree(tmp_path / "data")
-    for held in (DATASETS._things, DATASETS._summaries, DATASETS._origins):
-        del held[name]
+    DATASETS._found.clear()
     own.bring(name, at)
     assert len(data.load(name)) > 0
     npz(path, images=IMAGES[::-1], labels=LABELS)
     shutil.rmtree(tmp_path / "data")
-    for held in (DATASETS._things, DATASETS._summaries, DATASETS._origins):
-        del held[name]
+    DATASETS._found.clear()
     with pytest.raises(FormatError, match=f"mine.npz has changed: it was {name}, now it is own:"):
         own.bring(name, at)
 

@@ -28,8 +28,7 @@ def _module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delitem(sys.modules, "my_nets", raising=False)
-    for part in ("_things", "_summaries", "_origins"):  # as they were, afterwards
-        monkeypatch.setattr(NETWORKS, part, dict(getattr(NETWORKS, part)))
+    monkeypatch.setattr(NETWORKS, "_found", {})
     Path("my_nets.py").write_text(SOURCE)
 
 
@@ -47,8 +46,7 @@ def test_another_source_is_another_network(monkeypatch: pytest.MonkeyPatch) -> N
     before = Trial(network="my_nets:plain").network
     Path("my_nets.py").write_text(f"{SOURCE}# changed\n")
     monkeypatch.delitem(sys.modules, "my_nets")
-    for part in ("_things", "_summaries", "_origins"):
-        getattr(NETWORKS, part).pop(before)
+    NETWORKS._found.clear()
     assert Trial(network="my_nets:plain").network != before
     with pytest.raises(TrialError, match="the network my_nets:plain has changed: its file has"):
         Trial(network=before)

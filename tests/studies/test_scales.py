@@ -40,6 +40,31 @@ def test_a_share_is_a_quarter_but_never_below_the_limit_nor_larger_than_it_was(
     assert DEMO.reduced({"share": share})["share"] == pytest.approx(reduced)
 
 
+def test_small_takes_an_eighth_of_what_is_whole_and_all_of_stl10() -> None:
+    small = SCALES["small"]
+    for dataset, share, reduced in (
+        ("cifar10", 1.0, 0.125),
+        ("svhn", 1.0, 0.125),
+        ("stl10", 1.0, 1.0),
+        ("cifar10", 0.25, 0.25),  # of partial-data
+    ):
+        assert small.reduced({"dataset": dataset, "share": share})["share"] == reduced
+
+
+def test_small_has_the_cells_that_it_says() -> None:
+    cells = STUDIES["comparison"].cells(SCALES["small"])
+    places = {(cell.fields["dataset"], cell.fields["network"]) for cell in cells}
+    assert places == {
+        ("cifar10", "vgg11"),
+        ("svhn", "vgg11"),
+        ("stl10", "vgg11"),
+        ("cifar10", "resnet18"),
+    }
+    assert {cell.fields["batch_size"] for cell in cells} == {16, 128}
+    assert len(cells) == 4 * 2 * 6
+    assert {cell.fields["width"] for cell in cells} == {0.25}
+    assert len(STUDIES["partial-data"].cells(SCALES["small"])) == 2 * 4 * 3 * 2
+
+
 def test_other_scales_have_no_limit() -> None:
-    assert SCALES["laptop"].reduced({"share": 0.05})["share"] == pytest.approx(0.00625)
     assert SCALES["paper"].reduced({"share": 0.05})["share"] == 0.05

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stochbatch.cli.errors import ERROR
 from stochbatch.cli.options import DataRoot
 from stochbatch.cli.printing import examples, say, table
+
+if TYPE_CHECKING:
+    from stochbatch.data import Dataset
 
 app = typer.Typer(
     help="Get, add, check and list data sets.",
@@ -54,10 +57,14 @@ def add(
     from stochbatch import data
 
     entry = data.add(path, data_root)
+    say(f"{entry.name}: {_contents(entry)}")
+
+
+def _contents(entry: Dataset) -> str:
     shape = "x".join(map(str, entry.shape))
-    say(
-        f"{entry.name}: {entry.train.count:,} training and {entry.test.count:,} test images of "
-        f"{shape}, {len(entry.classes)} classes"
+    return (
+        f"{entry.train.count:,} training and {entry.test.count:,} test images of {shape}, "
+        f"{len(entry.classes)} classes."
     )
 
 
@@ -89,17 +96,12 @@ def list_(data_root: DataRoot = None) -> None:
     from stochbatch.data.own_data import names
 
     root = data.data_root(data_root)
-    own = [name for name in names(root) if name in data.DATASETS]
     rows = []
     for name, entry in data.DATASETS.items():
         there = sum(find(entry, file, root) is not None for file in entry.files)
         state = f"{there} of {len(entry.files)} files" if entry.files else "no files needed"
         size = f"{sum(file.size for file in entry.files):,}" if entry.files else "-"
-        summary = data.DATASETS.summary(name)
-        if name in own:
-            shape = "x".join(map(str, entry.shape))
-            counts = f"{entry.train.count:,} + {entry.test.count:,}"
-            state, summary = "yours", f"{counts} images of {shape}, {len(entry.classes)} classes."
-        rows.append((name, state, size, summary))
+        rows.append((name, state, size, data.DATASETS.summary(name)))
+    rows += [(name, "yours", "-", _contents(data.DATASETS[name])) for name in names(root)]
     table(rows, ("data set", "there", "bytes", "what it is"), right=(2,))
     say(f"The data folder is {root}")

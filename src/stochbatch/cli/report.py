@@ -14,7 +14,7 @@ from stochbatch.cli.study import Cells, Name, Only, ScaleName, Trials, results
 
 EPILOG = examples(
     "stochbatch report comparison --scale demo",
-    "stochbatch report my-study.toml --scale laptop --to pages/mine",
+    "stochbatch report my-study.toml --scale small --to pages/mine",
     after="A report reads what trainings left, and never trains.",
 )
 

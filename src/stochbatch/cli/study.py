@@ -89,7 +89,7 @@ ScaleName = Annotated[
     str | None,
     typer.Option(
         "--scale",
-        help="paper, laptop or demo.",
+        help="paper, small or demo.",
         show_default="demo; of a .toml file paper: as it says",
     ),
 ]
@@ -115,7 +115,8 @@ Trials = Annotated[
 @app.command(
     "plan",
     epilog=examples(
-        "stochbatch study plan comparison --scale laptop --only dataset=cifar10",
+        "stochbatch study plan comparison --scale small --only dataset=cifar10",
+        "stochbatch study plan --scale small",
         "stochbatch study plan my-study.toml --scale demo",
         "stochbatch study plan comparison --list --cells 'batch size 16'",
     ),
@@ -137,6 +138,9 @@ def plan(
     from stochbatch.studies.local_engine import default_workers
     from stochbatch.training.device import choose_device
 
+    if not name:
+        _plan_all(scale or "demo", root, workers)
+        raise typer.Exit(DONE)
     found = results(name, scale, root, only, cells, trials)
     if list_cells:
         rows = [(f"{len(cell.done)} of {len(cell.outcomes)}", cell.cell) for cell in found.cells]
@@ -161,11 +165,31 @@ def plan(
         say(f"time, from a measured sample: about {duration(seconds)}")
 
 
+def _plan_all(scale: str, root: Path, workers: int | None) -> None:
+    """Print one row per study: its trials, and how long those take that are not done."""
+    from stochbatch.studies import STUDIES
+    from stochbatch.studies.comparing import planned_trials
+    from stochbatch.studies.estimate import duration, estimate, until_all_are_done
+    from stochbatch.studies.local_engine import default_workers
+    from stochbatch.training.device import choose_device
+
+    rows, device = [], choose_device("auto")
+    for name in STUDIES:
+        found = results(name, scale, root, None, None, None)
+        # How a tuned study goes on depends on how it begins: all of it is counted, done or not.
+        tuning = found.study.tuning is not None and found.missing
+        missing = planned_trials(found.study, found.scale) if tuning else found.missing
+        at_once = min(workers or default_workers(), max(1, len(missing)))
+        seconds = until_all_are_done(estimate(missing, root, device), at_once) if missing else 0
+        rows.append((name, len(found.cells), len(missing), duration(seconds) if missing else "-"))
+    table(rows, head=("study", "cells", "trials to run", "time here, about"), right=(1, 2))
+
+
 @app.command(
     "run",
     epilog=examples(
         "stochbatch study run comparison --scale demo --workers 2",
-        "stochbatch study run comparison --scale laptop --only method=SGD,SBS",
+        "stochbatch study run comparison --scale small --only method=SGD,SBS",
         "stochbatch study run comparison --engine ray --gpus-per-trial 0.25",
         after="Run the same command again to resume a stopped study: only the missing trials are "
         "run.",

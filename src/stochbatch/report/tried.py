@@ -30,6 +30,8 @@ def tried(layout: Layout) -> Table:
     axes = [axis for axis in layout.axes if len(layout.labels(axis)) > 1] or layout.axes[-1:]
     rows = []
     for one in layout.results.tuned:
+        if not tuning.spaces[one.label]:
+            continue
         edges = one.at_edge(tuning)
         for place, setting in enumerate(one.tried):
             seeds = [_score(outcome) for outcome in setting.outcomes]
@@ -74,7 +76,8 @@ def sketches(layout: Layout) -> list[Sketch]:
         there = [
             one
             for one in layout.results.tuned
-            if all(one.cell.coordinates[axis] == label for axis, label in group.items())
+            if tuning.spaces[one.label]
+            and all(one.cell.coordinates[axis] == label for axis, label in group.items())
         ]
         where = in_brackets({k: v for k, v in group.items() if len(layout.labels(k)) > 1})
         names = {name for one in there for name in tuning.spaces[one.label]}

@@ -16,7 +16,7 @@ from stochbatch.registry import METHODS
 from stochbatch.studies.claim import Claim
 from stochbatch.studies.grid import Axis, Study
 from stochbatch.studies.results import StudyResults, collect
-from stochbatch.studies.scales import SCALES
+from stochbatch.studies.scales import SCALES, Scale
 from stochbatch.studies.selection import StudyError
 from stochbatch.studies.tuning import Tuning, validation_images
 from stochbatch.training import Trial
@@ -179,15 +179,17 @@ def run_stages(
     return found, total
 
 
-def planned_trials(study: Study) -> list[Trial]:
+def planned_trials(study: Study, scale: Scale | None = None) -> list[Trial]:
     """Return as many trials as a tuned study runs, for an estimate; which, tuning decides."""
     assert study.tuning is not None
     found = []
-    for cell in study.cells(SCALES["paper"]):
+    scale = scale or SCALES["paper"]
+    for cell in study.cells(scale):
         tuning = study.tuning
-        points = len(tuning.points(cell.coordinates[tuning.axis]))
+        label = cell.coordinates[tuning.axis]
+        points = len(tuning.points(label)) if tuning.spaces[label] else 0
         tried = points + (tuning.seeds - 1) * min(tuning.finalists, points)
-        found += [cell.trial(0)] * (tried + (study.repetitions or 1))
+        found += [cell.trial(0)] * (tried + study.planned(scale))
     return found
 
 
@@ -201,8 +203,9 @@ def in_words(study: Study) -> str:
     names = f"{', '.join(others)} and {last}"
     most = max(len(tuning.points(label)) for label in tuning.spaces)
     images = validation_images(first)
+    where = f"{Path(study.data).absolute().name} ({first.dataset})" if study.data else first.dataset
     return (
-        f"{names} on {first.dataset}, {first.network}, {first.epochs} epochs each: {most} settings "
+        f"{names} on {where}, {first.network}, {first.epochs} epochs each: {most} settings "
         f"of each with one seed on {images:,} validation images, the best "
         f"{min(tuning.finalists, most)} with {tuning.seeds - 1} more, then {study.repetitions} "
         "fresh seeds of each winner on the test images."

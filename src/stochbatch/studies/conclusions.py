@@ -31,6 +31,7 @@ def _conclusion(results: StudyResults, found: ClaimStatistics, tuned: dict[str, 
     if found.collapsed:
         sentence += f" With {found.collapsed} of the seeds a training collapsed."
     pair = [tuned[label] for label in (ours, theirs) if label in tuned]
+    pair = [one for one in pair if one.tried[0].settings]
     settings = f"At the settings chosen ({_chosen(results, pair)}) " if pair else ""
     return " ".join([settings + sentence, *_doubts(results, pair)])
 
@@ -49,7 +50,7 @@ def _chosen(results: StudyResults, pair: list[Tuned]) -> str:
     tuning = results.study.tuning
     assert tuning is not None
     tried = max(len(one.tried) for one in pair)
-    chosen = [f"{one.label} {one.winner}" for one in pair if one.winner is not None]
+    chosen = [f"{one.label} {one.winner}" for one in pair if one.winner and one.winner.settings]
     return "; ".join([f"{tried} tried, on validation images", ", ".join(chosen) or "none yet"])
 
 

@@ -262,6 +262,8 @@ class Study(BaseModel):
         for points in product(*(points for _, points in axes)):
             coordinates = {name: point.label for (name, _), point in zip(axes, points, strict=True)}
             fields = _merged(self.base, *(point.fields for point in points))
+            if not scale.keeps(coordinates, fields):
+                continue
             value = published_value(self.published, coordinates, fields)
             cell = Cell(coordinates, _possible(scale.reduced(fields)), value)
             if cell.key not in seen:

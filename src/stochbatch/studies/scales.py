@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +25,14 @@ class Scale:
     """Fields that are set in every trial."""
     factors: Mapping[str, float] = field(default_factory=dict)
     """Fields that are multiplied."""
+    whole_only: tuple[str, ...] = ()
+    """If given, only fields that are 1 are multiplied, and not those of these data sets."""
     least: Mapping[str, float] = field(default_factory=dict)
     """Below which a multiplied field does not fall, unless the study's own is smaller."""
     instead: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """By axis: the one point that stands for all of them."""
+    keeps: Callable[[Mapping[str, str], Mapping[str, Any]], bool] = lambda labels, fields: True
+    """Whether there is a cell with these labels and fields."""
 
     def points(self, axis: str, points: Sequence[Point]) -> list[Point]:
         """Return the points of an axis at this scale."""
@@ -46,8 +50,22 @@ class Scale:
             given = result.get(name, 1.0)
             if isinstance(given, bool) or not isinstance(given, int | float):
                 continue  # no trial can be made of it, and says why
+            if self.whole_only and (given != 1 or result.get("dataset") in self.whole_only):
+                continue
             result[name] = max(given * factor, min(given, self.least.get(name, 0.0)))
         return result
+
+
+SMALL_EPOCHS = 60
+"""Of the scale small."""
+
+
+def _in_small(labels: Mapping[str, str], fields: Mapping[str, Any]) -> bool:
+    """Return whether a cell is worth its time at the scale small."""
+    network = fields.get("network", "vgg11")
+    if network == "resnet50" or (network == "resnet18" and fields.get("dataset") != "cifar10"):
+        return False
+    return "dataset" not in labels or fields.get("batch_size") in (None, 16, 128)
 
 
 _OWN = (
@@ -59,11 +77,15 @@ _OWN = (
         comparable=True,
     ),
     Scale(
-        "laptop",
-        "The same grid with networks of a quarter of the width, an eighth of the data, 30 epochs.",
+        "small",
+        "Networks of a quarter of the width, VGG11 everywhere and ResNet18 on CIFAR-10; an eighth "
+        f"of the data, of STL-10 all; {SMALL_EPOCHS} epochs; where data sets are compared, batches "
+        "of 16 and 128.",
         repetitions=3,
-        fields={"width": 0.25, "epochs": 30},
+        fields={"width": 0.25, "epochs": SMALL_EPOCHS, "evaluate_every": 10},
         factors={"share": 0.125},
+        whole_only=("stl10",),
+        keeps=_in_small,
     ),
     Scale(
         "demo",

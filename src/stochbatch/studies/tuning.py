@@ -13,6 +13,8 @@ A study with a ``[tuning]`` table tunes each of its cells before its trials run:
     lr = { log = [0.001, 1] }                 # the same points, as it is the same range
     lambd = [-4, -1, 0]
 
+A cell whose space is empty stays as it is.
+
 All settings are tried with one seed; the best three of them, by validation accuracy, get two more
 seeds; the highest mean over the three seeds wins, and of equal ones the earlier. The verdict comes
 from other seeds, trained on all images and evaluated on the test images, which tuning never sees.
@@ -127,7 +129,7 @@ class Tuning(BaseModel):
                 raise ValueError(f"there is no {label!r} to tune{hint(label, labels)}")
         if missing := [label for label in labels if label not in self.spaces]:
             raise ValueError(
-                f"{missing[0]!r} has no space in [tuning.spaces]: all methods are tuned"
+                f"{missing[0]!r} has no space in [tuning.spaces]: give one, or {{}} to leave it"
             )
 
     def points(self, label: str) -> list[dict[str, Value]]:
@@ -319,6 +321,8 @@ def tune(cell: Cell, tuning: Tuning, root: Path) -> Tuned:
         ValueError: a space does not suit the method.
     """
     label = cell.coordinates[tuning.axis]
+    if not tuning.spaces[label]:
+        return Tuned(cell, label, (Tried({}, cell.fields, ()),), chosen=0)
     tried = []
     for point in tuning.points(label):
         fields = tuned_fields(cell.fields, point)
