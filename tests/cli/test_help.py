@@ -75,8 +75,10 @@ def test_help_and_lists_come_at_once(command: str) -> None:
         start = os.times().children_user
         assert spawn(*command.split()).code == 0
         seconds.append(os.times().children_user - start)
-    # CPU seconds, as the machine may be busy: half of one is the aim, torch alone would take two.
-    assert min(seconds) < 1.0
+    start = os.times().children_user
+    subprocess.run([sys.executable, "-c", "import torch"], check=True)
+    # CPU seconds, and against a peer: on a busy core both may take three times as long.
+    assert min(seconds) < 0.5 * (os.times().children_user - start)
 
 
 @pytest.mark.parametrize(
