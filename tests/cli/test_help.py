@@ -143,7 +143,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2(args: list[str], part: str) -> 
     assert_one_clear_line(call(*args), errors.USAGE, part, "--help)")
 
 
-@pytest.mark.parametrize("command", ["study", "study plan", "study run", "report"])
+@pytest.mark.parametrize("command", ["study", "study run", "report"])
 def test_without_a_study_the_answer_is_what_to_type(command: str) -> None:
     example = f"stochbatch {command if command != 'study' else 'study run'} comparison --scale demo"
     outcome = fork(*command.split())

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from stochbatch.studies import STUDIES
 from stochbatch.training import read_run
 from tests.cli.command import assert_one_clear_line, call
 
@@ -70,3 +71,10 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, monkeypatch) -> None:
     outcome = call("study", "run", "comparison", "--engine", "cloud")
     assert outcome.code == 2
     assert "unknown engine 'cloud'; choose local or ray" in outcome.err
+
+
+def test_a_plan_without_a_study_has_a_row_for_each(tmp_path: Path) -> None:
+    planned = call("study", "plan", "--root", str(tmp_path))
+    assert planned.code == 0, planned.err
+    rows = [line.split() for line in planned.out.splitlines()]
+    assert [row[0] for row in rows if row and row[0] in STUDIES] == list(STUDIES)

@@ -44,6 +44,14 @@ def test_the_page_begins_with_the_answer(compared: StudyResults, tmp_path: Path)
     assert again.read_bytes() == file.read_bytes()
 
 
+def test_without_figures_what_was_tried_is_still_there(
+    compared: StudyResults, tmp_path: Path
+) -> None:
+    text = write_report(compared, tmp_path, figures=False).read_text()
+    assert 'id="tuning"' in text
+    assert "<img" not in text
+
+
 def test_every_setting_has_a_row_with_its_seeds(compared: StudyResults) -> None:
     table = tried(Layout.of(compared))
     assert [row[0] for row in table.rows] == ["SGD"] * 3 + ["SBS"] * 3

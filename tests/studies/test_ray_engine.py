@@ -22,6 +22,7 @@ import filelock
 import pytest
 import torch
 
+from stochbatch.studies.comparing import compare
 from stochbatch.studies.engine import StudyStopped, StudyWatcher, run_study, train
 from stochbatch.studies.ray_engine import ClusterError, RayEngine, connected, run_trials
 from stochbatch.training import METHODS, Method, RunError, Trial
@@ -116,6 +117,24 @@ def test_the_same_bytes_as_without_a_cluster(connection: Any, tmp_path: Path) ->
     assert log.notes == []
     assert {path.name for path in root.iterdir()} == {trial.folder for trial in QUICK}
     assert_as_alone(QUICK, root, tmp_path)
+
+
+@distributed
+def test_a_tuned_comparison_has_the_same_bytes_as_without_a_cluster(
+    connection: Any, tmp_path: Path
+) -> None:
+    question = {"share": 0.1, "epochs": 2, "budget": 2, "seeds": 2, "batch_size": 32}
+    here, there = (
+        compare(["sgd", "sbs"], root=tmp_path / name, quiet=True, run_trials=engine, **question)
+        for name, engine in (("alone", None), ("cluster", run_trials))
+    )
+    assert there.missing == []
+    assert [one.winner for one in there.tuned] == [one.winner for one in here.tuned]
+    folders = sorted(path.name for path in there.root.iterdir())
+    assert len(folders) == 16
+    assert folders == sorted(path.name for path in here.root.iterdir())
+    for folder in folders:
+        assert lasting(there.root / folder) == lasting(here.root / folder)
 
 
 @distributed

@@ -122,7 +122,14 @@ Trials = Annotated[
     ),
 )
 def plan(
-    name: Name = "",
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="STUDY",
+            help="A study, or a .toml file; without it: all studies, a row each.",
+            show_default=False,
+        ),
+    ] = "",
     scale: ScaleName = None,
     root: Root = Path("runs"),
     only: Only = None,
