@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 LAB := $(VENV)/.lab
 DEV := $(VENV)/.dev
+INTEGRATIONS := $(VENV)/.integrations
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Without --no-compile half of the time goes into byte code that is never imported.
 PIP_INSTALL := $(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable
@@ -12,7 +13,7 @@ PIP_INSTALL := $(BIN)/pip install --quiet --no-compile --constraint constraints.
 # makes them wait.
 ONE_THREAD := OMP_NUM_THREADS=1
 
-.PHONY: demo test test-slow test-distributed test-sanitize lint docs bench clean
+.PHONY: demo test test-slow test-distributed test-integrations test-sanitize lint docs bench clean
 
 $(LAB): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -23,15 +24,22 @@ $(DEV): $(LAB)
 	$(PIP_INSTALL) '.[dev]'
 	touch $(DEV)
 
+$(INTEGRATIONS): $(DEV)
+	$(PIP_INSTALL) '.[integrations]'
+	touch $(INTEGRATIONS)
+
 demo: $(LAB)  ## is SBS, or its control, better than SGD on digits, when all are tuned?
 	$(ONE_THREAD) $(BIN)/stochbatch compare sgd sbs sbs-mean-field --budget 3 --epochs 12 \
 		--share 0.25 --batch-size 16 --to reports/demo
 
 test: $(DEV)  ## all tests but the slow ones and those of several processes
-	$(ONE_THREAD) $(BIN)/python -m pytest -m "not slow and not distributed" -n auto
+	$(ONE_THREAD) $(BIN)/python -m pytest -m "not slow and not distributed and not integrations" -n auto
 
 test-distributed: $(DEV)  ## the tests of several processes: DDP, FSDP2, torchrun, Ray
 	$(ONE_THREAD) $(BIN)/python -m pytest -m "distributed and not slow"
+
+test-integrations: $(INTEGRATIONS)  ## transformers, accelerate, Lightning, torchrun: the examples
+	$(ONE_THREAD) $(BIN)/python -m pytest -m integrations tests/integrations
 
 test-slow: $(DEV)  ## only the slow tests
 	$(ONE_THREAD) $(BIN)/python -m pytest -m slow
