@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import ttest_1samp
 
 from stochbatch.studies import Study
 from stochbatch.studies.statistics import best_of, statistics
@@ -138,3 +139,70 @@ def test_one_lucky_trial_does_not_stand_for_a_label() -> None:
 
 def test_of_no_cells_none_is_the_best() -> None:
     assert best_of([]) == (None, 0)
+
+
+GROWTH = Study.from_text(
+    """
+    title = "Shares"
+    [base]
+    epochs = 1
+    [[axes]]
+    name = "batch size"
+    field = "batch_size"
+    values = [16, 128]
+    [[axes]]
+    name = "share"
+    field = "share"
+    values = [0.5, 0.25]
+    [[axes]]
+    name = "method"
+    points = [{ label = "SGD", method = "sgd" }, { label = "SBS", method = "sbs" }]
+    [[claims]]
+    name = "few data"
+    axis = "method"
+    better = "SBS"
+    than = "SGD"
+    grows = { axis = "share", from = 0.5, to = 0.25 }
+    """,
+    "shares",
+)
+
+
+def test_a_gain_grows_by_the_difference_of_gains_averaged_seed_by_seed() -> None:
+    # By batch size, share and method. Gains at 16: 1, 1, 1, then 2, 3, 7; at 128: 0, then 4.
+    zero, one = [50.0, 60.0, 70.0], [51.0, 61.0, 71.0]
+    columns = [zero, one, zero, [52.0, 63.0, 77.0], zero, zero, zero, [54.0, 64.0, 74.0]]
+    (row,) = statistics(results(*columns, study=GROWTH)).claims
+    grown = [(1 + 4) / 2, (2 + 4) / 2, (6 + 4) / 2]
+    assert row.difference == pytest.approx(sum(grown) / 3)
+    assert row.p == pytest.approx(ttest_1samp(grown, 0).pvalue)
+    assert row.ahead == (2, 2)
+    assert (row.cell, row.pairs, row.family) == (None, 3, "exploratory")
+
+
+def test_a_gain_that_lacks_a_side_says_nothing_of_growth() -> None:
+    columns = [[50.0] * 3, [51.0] * 3, [50.0] * 3, [], [50.0] * 3, [50.0] * 3, [50.0] * 3, []]
+    (row,) = statistics(results(*columns, study=GROWTH)).claims
+    assert (row.difference, row.pairs, row.verdict) == (None, 0, "0 of 3 pairs")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"axis": "method", "from": "SGD", "to": "SBS"}, "two labels of another axis"),
+        ({"axis": "share", "from": 0.5, "to": 0.5}, "two labels of another axis"),
+        ({"axis": "share", "from": 0.5, "to": 0.1}, "two labels of another axis"),
+        ({"axis": "shares", "from": 0.5, "to": 0.25}, "about 'shares', axes are"),
+    ],
+)
+def test_a_gain_grows_between_two_labels_of_another_axis(
+    changes: dict[str, object], message: str
+) -> None:
+    fields = GROWTH.model_dump(by_alias=True)
+    fields["claims"][0]["grows"] = changes
+    with pytest.raises(ValueError, match=message):
+        Study(**fields)
+
+
+def test_a_study_with_growth_is_read_back_from_its_text() -> None:
+    assert Study.from_text(GROWTH.to_toml("shares"), "shares") == GROWTH

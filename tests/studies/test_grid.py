@@ -17,7 +17,7 @@ CELLS = {
     "batch-momentum": 32,
     "local-global": 16,
     "partial-data": 48,
-    "comparison": 216,
+    "comparison": 252,
 }
 
 
@@ -25,8 +25,11 @@ CELLS = {
 def test_every_cell_of_the_article_has_its_published_numbers(name: str) -> None:
     cells = STUDIES[name].cells(PAPER)
     assert len(cells) == CELLS[name]
-    assert all(cell.published is not None for cell in cells)
-    assert all((cell.published.max is None) == (name == "partial-data") for cell in cells)
+    ours = [cell for cell in cells if cell.coordinates.get("method") == "Entropy-SGD"]
+    assert len(ours) == (36 if name == "comparison" else 0)  # at its authors' rate, not as printed
+    assert all((cell.published is None) == (cell in ours) for cell in cells)
+    printed = [cell.published for cell in cells if cell.published]
+    assert all((one.max is None) == (name == "partial-data") for one in printed)
 
 
 def test_all_published_numbers_are_used_but_the_differences() -> None:
@@ -35,7 +38,7 @@ def test_all_published_numbers_are_used_but_the_differences() -> None:
     used = 0
     for name in CELLS:
         for cell in STUDIES[name].cells(PAPER):
-            used += 1 + (cell.published.max is not None)
+            used += 0 if cell.published is None else 1 + (cell.published.max is not None)
     assert used == len(rows) == 608
 
 
@@ -80,7 +83,7 @@ def test_a_training_that_is_not_the_article_s_has_no_published_numbers(other: di
     own = article.model_copy(update={"base": {**article.base, **other}, "axes": axes})
     there = {cell.key[-1] for cell in own.cells(PAPER) if cell.published is not None}
     # Which have a momentum of their own (none), and a rate.
-    allowed = {"momentum": {"Accelerated-SGD"}, "lr": {"Entropy-SGD"}}
+    allowed = {"momentum": {"Accelerated-SGD"}, "lr": {"Entropy-SGD, printed rate"}}
     assert there <= set().union(*(allowed.get(name, set()) for name in other))
 
 
@@ -90,8 +93,8 @@ def test_what_the_article_does_not_state_may_be_chosen() -> None:
     for every in (1, 10):
         fields = {**article.base, **same, "evaluate_every": every}
         cells = article.model_copy(update={"base": fields}).cells(PAPER)
-        assert all(cell.published is not None for cell in cells)
-        assert {cell.published.max is None for cell in cells} == {every > 1}
+        printed = [cell.published for cell in cells if cell.key[-1] != "Entropy-SGD"]
+        assert {one.max is None for one in printed} == {every > 1}
 
 
 def test_other_settings_of_a_method_have_no_published_numbers() -> None:
@@ -164,7 +167,7 @@ def test_one_trial_behind_two_cells_is_run_once() -> None:
 
 def test_the_demo_has_one_network_and_one_data_set() -> None:
     cells = STUDIES["comparison"].cells(SCALES["demo"])
-    assert len(cells) == 24
+    assert len(cells) == 28
     assert {cell.coordinates["dataset"] for cell in cells} == {"digits"}
     assert all(cell.published is None for cell in cells)
 

@@ -61,7 +61,7 @@ def test_small_has_the_cells_that_it_says() -> None:
         ("cifar10", "resnet18"),
     }
     assert {cell.fields["batch_size"] for cell in cells} == {16, 128}
-    assert len(cells) == 4 * 2 * 6
+    assert len(cells) == 4 * 2 * 7
     assert {cell.fields["width"] for cell in cells} == {0.25}
     assert len(STUDIES["partial-data"].cells(SCALES["small"])) == 2 * 4 * 3 * 2
 

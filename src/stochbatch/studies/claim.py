@@ -5,13 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+
+class Growth(BaseModel):
+    """Between which labels of another axis a gain grows."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
+
+    axis: str
+    start: str = Field(alias="from")
+    end: str = Field(alias="to")
 
 
 class Claim(BaseModel):
     """That one point of an axis is better than another, in every place of the rest of the grid.
 
-    A side may have several points: then the best of them, in each place, stands for it.
+    A side may have several points: then the best of them, in each place, stands for it. With
+    ``grows`` the claim is on the gain instead: that one is ahead of the other by more at one label
+    of another axis than at another label, averaged over the rest of the grid.
 
     Example:
         >>> from stochbatch.studies import Claim
@@ -19,6 +31,9 @@ class Claim(BaseModel):
         SBS is better than SGD (method), all else being equal.
         >>> print(Claim(name="tuned", axis="rate", better=["fast", "slow"], than="still"))
         tuned: the best of “fast”, “slow” is better than still (rate), all else being equal.
+        >>> growth = {"axis": "share", "from": "1/2", "to": "1/8"}
+        >>> print(Claim(axis="method", better="SBS", than="SGD", grows=growth))
+        The gain of SBS over SGD (method) is larger at share 1/8 than at share 1/2.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -32,6 +47,8 @@ class Claim(BaseModel):
     """Whether it is the study's main claim, marked before its trials run."""
     best: bool = False
     """Whether it says that its one label is better than each of the others."""
+    grows: Growth | None = None
+    """Where the gain is said to be larger."""
 
     @field_validator("better", "than", mode="before")
     @classmethod
@@ -48,6 +65,8 @@ class Claim(BaseModel):
                 raise ValueError(f"the claim on {self.axis!r} has a side without a label")
         if self.best and len(self.better) > 1:
             raise ValueError(f"the claim on {self.axis!r} names {len(self.better)} as the best")
+        if self.grows and (self.best or self.chooses):
+            raise ValueError(f"the claim on {self.axis!r} grows: it has one label on each side")
         labels = [*self.better, *self.than]
         if twice := [label for label in labels if labels.count(label) > 1]:
             raise ValueError(f"the claim on {self.axis!r} names {twice[0]!r} twice")
@@ -60,6 +79,10 @@ class Claim(BaseModel):
 
     def __str__(self) -> str:
         name = f"{self.name}: " if self.name else ""
+        if at := self.grows:
+            gain = f"gain of {_side(self.better)} over {_side(self.than)} ({self.axis})"
+            places = f"at {at.axis} {at.end} than at {at.axis} {at.start}"
+            return f"{name}{'the' if name else 'The'} {gain} is larger {places}."
         rest = " and ".join(map(_quoted, self.than)) if self.best else _side(self.than)
         text = f"{_side(self.better)} is better than {rest} ({self.axis})"
         return f"{name}{text}, all else being equal."

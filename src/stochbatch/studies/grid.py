@@ -65,7 +65,7 @@ else:
 
 
 MOST_TRIALS = 100_000
-"""Of a study; the largest of the article has 2,160."""
+"""Of a study; the largest of the article's has 2,520."""
 
 
 class Axis(BaseModel):
@@ -215,6 +215,13 @@ class Study(BaseModel):
         for label in (*claim.better, *claim.than):
             if label not in labels:
                 raise ValueError(f"the claim names {label!r}, {claim.axis!r} has {labels}")
+        if at := claim.grows:
+            there = self._labels(at.axis, "the growth of a claim")
+            if at.axis == claim.axis or not {at.start, at.end} <= {*there} or at.start == at.end:
+                raise ValueError(
+                    f"a gain grows between two labels of another axis; got {at.axis!r} from "
+                    f"{at.start!r} to {at.end!r}, it has {there}"
+                )
 
     def check_size(self, cells: int, repetitions: int) -> None:
         """Raise if there would be more trials than anyone can run."""
@@ -300,7 +307,7 @@ class Study(BaseModel):
         """Return the text that `from_text` reads, below a line of comment."""
         import tomli_w
 
-        fields = self.model_dump(exclude_defaults=True, exclude_none=True)
+        fields = self.model_dump(by_alias=True, exclude_defaults=True, exclude_none=True)
         return f"# {comment}\n" + tomli_w.dumps(fields)
 
     @classmethod

@@ -55,8 +55,6 @@ IN_KEY = ("dataset", "network", "batch_size", "share", "method", "momentum")
 FREE = ("seed", "evaluate_every", "sync_bn", "norm_init", "compile")
 """Fields that the article says nothing of."""
 SIGMOID = {"lr": 0.1, "schedule": "sigmoid", "schedule_settings": {}}
-ADVISED = {"lr": 1.0, "schedule": "sigmoid", "schedule_settings": {"end_lr": 0.01}}
-"""Rates of Entropy-SGD as its authors advise: a deviation that ``docs/method.md`` names."""
 RATES: dict[str, dict[str, Any]] = {
     **{f"constant {lr:g}": {"schedule": "constant", "lr": lr} for lr in (0.1, 0.01, 0.001)},
     "Exponential": {"schedule": "exponential", "lr": 0.1},
@@ -122,7 +120,7 @@ def _as_in_the_article(
         rate = RATES.get(coordinates.get("schedule", ""))
         rates = [{"method": "sgd", "schedule_settings": {}, **rate}] if rate else []
     else:
-        rates = [SIGMOID, ADVISED] if method == "entropy-sgd" else [SIGMOID]
+        rates = [SIGMOID]
     usual = {name: field.default for name, field in Trial.model_fields.items()}
     usual |= {"settings": {}, "schedule_settings": {}}
     if table != "batch_momentum" and method != "acc-sgd":  # which has no momentum

@@ -313,6 +313,8 @@ def _in_order(by_seed: Mapping[int, float], out: frozenset[int] = frozenset()) -
 
 def _rows(claim: Claim, cells: Sequence[CellOutcomes], planned: int) -> list[_Row]:
     """Return what the trials say on a claim, place by place, and over all places."""
+    if claim.grows:
+        return _growth(claim, cells, planned)
     places: dict[tuple[str, ...], dict[str, CellOutcomes]] = {}
     for cell in cells:
         place = tuple(label for axis, label in cell.cell.coordinates.items() if axis != claim.axis)
@@ -351,6 +353,27 @@ def _rows(claim: Claim, cells: Sequence[CellOutcomes], planned: int) -> list[_Ro
     if len(places) > 1 and rows and not claim.chooses and not claim.best:
         rows.append(_over_the_table(claim, rows))
     return rows
+
+
+def _growth(claim: Claim, cells: Sequence[CellOutcomes], planned: int) -> list[_Row]:
+    """Return by how much a gain is larger at one label than at another, over all places."""
+    assert claim.grows
+    gains: dict[tuple[str, ...], dict[str, _Row]] = {}
+    for row in _rows(claim.model_copy(update={"grows": None}), cells, planned):
+        if row.place and row.sides["baseline"]:
+            place = {**row.place}
+            label = place.pop(claim.grows.axis)
+            gains.setdefault(tuple(place.values()), {})[label] = row
+    rows = []
+    for there in gains.values():
+        start, end = there.get(claim.grows.start), there.get(claim.grows.end)
+        if start and end:
+            shared = start.differences.keys() & end.differences.keys()
+            grown = {seed: end.differences[seed] - start.differences[seed] for seed in shared}
+            planned_both = end.planned if start.planned == end.planned else None
+            collapsed = start.collapsed | end.collapsed
+            rows.append(_Row(claim, {}, {}, grown, planned_both, "exploratory", collapsed))
+    return [_over_the_table(claim, rows)] if rows else []
 
 
 def _over_the_table(claim: Claim, rows: Sequence[_Row]) -> _Row:
