@@ -225,8 +225,6 @@ DATASETS: Registry[Dataset] = Registry(
         "svhn": "73,257 + 26,032 colour photographs of house-number digits, 32x32.",
         "stl10": "5,000 + 8,000 colour photographs of 96x96, ten classes of things.",
         "digits": "1,352 + 445 grey handwritten digits of 8x8; comes with the package.",
-        "mnist": "60,000 + 10,000 grey handwritten digits of 28x28.",
-        "fashion_mnist": "60,000 + 10,000 grey pictures of clothes, 28x28.",
     },
     finder="stochbatch.data.own_data",
 )

@@ -214,18 +214,6 @@ def test_a_cache_of_more_images_than_there_are_is_refused_even_if_accepted(
         assert len(data.load(entry, tmp_path, accept_hash=True)) == 10
 
 
-def test_a_cache_of_an_earlier_version_is_used(entry: data.Dataset, tmp_path: Path) -> None:
-    """Which does not say whose it is, but has the hash of the published source."""
-    first = data.load(entry, tmp_path)
-    path = cache_of(tmp_path)
-    with safe_open(path, "np") as file:
-        facts = json.loads(file.metadata()["split"])
-    del facts["name"], facts["split"]
-    save_file(load_file(path), path, {"split": json.dumps(facts)})
-    source(tmp_path).unlink()
-    assert data.load(entry, tmp_path).sha256 == first.sha256
-
-
 def test_a_cache_of_the_other_split_is_refused(tmp_path: Path) -> None:
     """Both parts of CIFAR-10 come from one file, so that its hash does not tell."""
     official.write("cifar10", tmp_path)
@@ -235,23 +223,6 @@ def test_a_cache_of_the_other_split_is_refused(tmp_path: Path) -> None:
     shutil.copy(folder / "train.safetensors", folder / "test.safetensors")
     with pytest.warns(data.CacheWarning, match="it is of cifar10, train"):
         assert data.load("cifar10", tmp_path, "test", accept_hash=True).sha256 == first.sha256
-
-
-def test_a_cache_of_another_data_set_is_refused(tmp_path: Path) -> None:
-    """Even if its files look the same: MNIST's and Fashion-MNIST's have the same names."""
-    entries = []
-    for name in ("mnist", "fashion_mnist"):
-        entries.append(official.published(name, official.write(name, tmp_path)))
-        data.load(entries[-1], tmp_path)
-    mnist, fashion = (tmp_path / entry.name / "cache" / "train.safetensors" for entry in entries)
-    shutil.copy(mnist, fashion)
-    for name in ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"):
-        stat = (tmp_path / "mnist" / name).stat()
-        os.utime(tmp_path / "fashion_mnist" / name, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    for accept_hash in (False, True):
-        with pytest.warns(data.CacheWarning, match="it is of mnist, train"):
-            assert data.load(entries[1], tmp_path, accept_hash=accept_hash).official
-        shutil.copy(mnist, fashion)
 
 
 @pytest.mark.parametrize("accept_hash", [False, True])

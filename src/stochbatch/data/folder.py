@@ -9,7 +9,6 @@ from pathlib import Path
 
 from stochbatch.data.catalogue import Dataset, SourceFile, entry_of
 from stochbatch.data.data_errors import HashError
-from stochbatch.registry import DATASETS
 
 ROOT_VARIABLE = "STOCHBATCH_DATA"
 BLOCK = 1 << 20
@@ -41,34 +40,16 @@ def data_root(root: str | os.PathLike[str] | None = None) -> Path:
 
 def find(entry: Dataset, file: SourceFile, root: Path) -> Path | None:
     """Return where a file lies: in the data set's folder, or in ``root`` itself; or None."""
-    own = root / entry.name / file.name
-    if own.is_file():
-        return own
-    loose = root / file.name
-    if loose.is_file() and not _of_another(entry, file, loose):
-        return loose
-    return None
-
-
-def _of_another(entry: Dataset, file: SourceFile, path: Path) -> bool:
-    # MNIST and Fashion-MNIST call their files alike: one must not be taken for the other.
-    others = {
-        candidate.sha256
-        for other in DATASETS.there()
-        if other.name != entry.name
-        for candidate in other.files
-        if candidate.name == file.name and candidate.sha256 != file.sha256
-    }
-    return bool(others) and sha256_of(path) in others
+    places = root / entry.name / file.name, root / file.name
+    return next((path for path in places if path.is_file()), None)
 
 
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file, as 64 hexadecimal digits."""
     digest = hashlib.sha256()
-    block = memoryview(bytearray(BLOCK))
-    with path.open("rb", buffering=0) as file:
-        while count := file.readinto(block):
-            digest.update(block[:count])
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            digest.update(block)
     return digest.hexdigest()
 
 
