@@ -21,7 +21,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> str:
     digest = hashlib.sha256(CONTENT).hexdigest()
     file = SourceFile("small.bin", "file:///none/small.bin", len(CONTENT), digest)
     entry = replace(data.DATASETS["svhn"], train=Part(1, (file,)), test=Part(1, (file,)))
-    monkeypatch.setitem(data.DATASETS._things, "svhn", replace(entry, name="svhn"))
+    monkeypatch.setattr(data.DATASETS._entries["svhn"], "thing", replace(entry, name="svhn"))
     return "svhn"
 
 

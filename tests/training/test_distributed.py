@@ -30,8 +30,7 @@ TRAIN = ["-m", "stochbatch", "train"]
 @pytest.fixture(autouse=True)
 def _networks_of_this_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is added to the registry here is gone afterwards."""
-    for name in ("_things", "_summaries"):
-        monkeypatch.setattr(NETWORKS, name, dict(getattr(NETWORKS, name)))
+    monkeypatch.setattr(NETWORKS, "_entries", dict(NETWORKS._entries))
 
 
 def answers(count: int, job: str, root: Path) -> list[Any]:

@@ -326,8 +326,7 @@ def huge(classes: int, channels: int, width: float) -> nn.Module:
 
 
 def test_out_of_memory_is_called_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_things", "_summaries"):
-        monkeypatch.setattr(NETWORKS, name, dict(getattr(NETWORKS, name)))
+    monkeypatch.setattr(NETWORKS, "_entries", dict(NETWORKS._entries))
     NETWORKS.add("huge", "Too large.", huge)
     with pytest.raises(RunError, match=r"out of memory on cpu .*: use a smaller --batch-size"):
         run(Trial(network="huge", epochs=1), tmp_path, device="cpu")
