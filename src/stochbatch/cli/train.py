@@ -17,12 +17,13 @@ from stochbatch.cli.options import (
     Quiet,
     Root,
     make_trial,
-    with_trial_options,
+    with_options,
 )
 from stochbatch.cli.printing import examples, say, table
+from stochbatch.training.trial import Trial
 
 if TYPE_CHECKING:
-    from stochbatch.training import Result, Trial
+    from stochbatch.training import Result
 
 RESUMED = ("root", "data_root", "accept_hash", "device", "checkpoint_seconds", "tensorboard")
 """Options that a resumed run needs as well as its trial."""
@@ -37,7 +38,7 @@ EPILOG = examples(
 )
 
 
-@with_trial_options
+@with_options(*Trial.model_fields)
 def train(
     context: typer.Context,
     config: Annotated[

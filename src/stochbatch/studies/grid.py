@@ -54,7 +54,7 @@ from stochbatch.studies.cell import Cell
 from stochbatch.studies.claim import Claim
 from stochbatch.studies.published import check_table, published_value
 from stochbatch.studies.scales import Scale
-from stochbatch.studies.selection import StudyError, with_labels, with_names
+from stochbatch.studies.selection import StudyError, with_labels
 from stochbatch.studies.tuning import Tuning
 from stochbatch.training import Trial, TrialError
 
@@ -222,27 +222,18 @@ class Study(BaseModel):
             given = f"{cells:,} cells of {repetitions:,}"
             raise StudyError(f"a study has at most {MOST_TRIALS:,} trials, got {given}")
 
-    def cells(
-        self,
-        scale: Scale,
-        only: Mapping[str, Sequence[str]] | None = None,
-        named: Sequence[str] = (),
-    ) -> list[Cell]:
+    def cells(self, scale: Scale, only: Mapping[str, Sequence[str]] | None = None) -> list[Cell]:
         """Return the cells at a scale, in the order of the axes.
 
         Args:
             scale: what is reduced.
             only: labels to keep, by the name of the axis.
-            named: of what is left, keep the cells whose names match one of these patterns
-                (:func:`stochbatch.studies.selection.with_names`).
         """
         pairs = list(self._cells(scale))
         found = [cell for cell, _ in pairs]
         given = {cell.key: text for cell, text in pairs}
         for name, labels in (only or {}).items():
             found = with_labels(found, name, labels)
-        if named:
-            found = with_names(found, named)
         first: dict[str, Cell] = {}
         for cell in found:
             other = first.setdefault(_text(cell.fields), cell)
