@@ -29,7 +29,6 @@ COMMANDS = [
     ["study", "run"],
     ["data", "get"],
     ["data", "add"],
-    ["data", "check"],
     ["data", "list"],
 ]
 

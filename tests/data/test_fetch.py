@@ -9,7 +9,6 @@ import hashlib
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -28,7 +27,6 @@ class Server:
     base: str = ""
     files: dict[str, bytes] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
-    sent: int = 0
     hangs_up: bool = False
 
 
@@ -49,10 +47,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             content = content[: len(content) // 2] if state.hangs_up else content
-            with suppress(ConnectionError):  # of someone who has had enough
-                for start in range(0, len(content), 1 << 16):
-                    self.wfile.write(content[start : start + (1 << 16)])
-                    state.sent += 1 << 16
+            self.wfile.write(content)
 
         def log_message(self, *_: object) -> None:
             pass
@@ -113,7 +108,7 @@ def test_several_that_fetch_at_once_do_no_harm(entry: data.Dataset, tmp_path: Pa
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: data.get(entry, tmp_path / "root", progress=False), range(8)))
     assert names(tmp_path / "root") == BOTH
-    assert {report.verdict for report in data.check(entry, tmp_path / "root")} == {"official"}
+    assert data.load(entry, tmp_path / "root").official
 
 
 def test_a_stopped_run_is_taken_up_with_the_next_file(
@@ -134,16 +129,6 @@ def test_wrong_content_is_not_kept(entry: data.Dataset, server: Server, tmp_path
     with pytest.raises(data.DownloadError, match=f"train_32x32.mat.* hash .*{came}"):
         data.get(entry, tmp_path / "root", progress=False)
     assert names(tmp_path / "root") == []
-
-
-def test_a_server_that_sends_more_than_the_published_file_is_left(
-    entry: data.Dataset, server: Server, tmp_path: Path
-) -> None:
-    server.files["train_32x32.mat"] += bytes(1 << 24)
-    with pytest.raises(data.DownloadError, match="more than the published [0-9,]+ bytes"):
-        data.get(entry, tmp_path / "root", progress=False)
-    assert names(tmp_path / "root") == []
-    assert server.sent < 1 << 24
 
 
 def test_a_connection_that_breaks_leaves_nothing(

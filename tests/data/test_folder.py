@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,27 +51,6 @@ def test_the_folder_of_the_data_set_goes_before_the_root(tmp_path: Path) -> None
     assert find(entry, entry.files[0], tmp_path) == tmp_path / entry.files[0].name
     folder = official.write("cifar10", tmp_path)
     assert find(entry, entry.files[0], tmp_path) == folder / entry.files[0].name
-
-
-def test_check_tells_official_other_and_missing_files_apart(tmp_path: Path) -> None:
-    folder = official.write("svhn", tmp_path)
-    entry = official.published("svhn", folder)
-    train, test = entry.files
-    assert [report.verdict for report in data.check(entry, tmp_path)] == ["official", "official"]
-    (folder / train.name).write_bytes(b"another")
-    (folder / test.name).unlink()
-    other, missing = data.check(entry, tmp_path)
-    assert other == data.FileReport(train.name, True, 7, "other", folder / train.name)
-    assert missing == data.FileReport(test.name, False, 0, "missing", None)
-
-
-def test_the_published_size_is_checked_too(tmp_path: Path) -> None:
-    entry = official.published("cifar10", official.write("cifar10", tmp_path))
-    (file,) = entry.files
-    longer = replace(file, size=file.size + 1)
-    part = replace(entry.train, files=(longer,))
-    (report,) = data.check(replace(entry, train=part, test=part), tmp_path)
-    assert report.verdict == "other"
 
 
 @pytest.mark.parametrize("size", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 5])

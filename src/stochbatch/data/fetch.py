@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
 
 from stochbatch.data.catalogue import Dataset, SourceFile, entry_of
 from stochbatch.data.data_errors import DownloadError
@@ -55,32 +54,13 @@ def _get_file(entry: Dataset, file: SourceFile, root: Path, progress: bool) -> P
     return path
 
 
-class _AtMost:
-    """A file that takes no more bytes than it should have, whatever a server sends."""
-
-    def __init__(self, file: BinaryIO, size: int) -> None:
-        self.file, self.size = file, size
-        self.flush = file.flush
-
-    def write(self, content: bytes) -> None:
-        if self.file.tell() + len(content) > self.size:
-            raise OSError(f"the server sends more than the published {self.size:,} bytes")
-        self.file.write(content)
-
-
 def _download(file: SourceFile, folder: Path, progress: bool) -> Path:
     pooch = optional("pooch")
     pooch.get_logger().setLevel("INFO" if progress else "WARNING")
     path = folder / file.name
     try:
         known = f"sha256:{file.sha256}"
-        inner = pooch.downloaders.choose_downloader(file.url, progressbar=progress)
-
-        def download(url: str, path: str, _: object) -> None:
-            with open(path, "wb") as output:
-                inner(url, _AtMost(output, file.size), None)
-
-        pooch.retrieve(file.url, known, file.name, folder, downloader=download)
+        pooch.retrieve(file.url, known, file.name, folder, progressbar=progress)
         # pooch makes files that only their owner reads; data are for whoever reads the folder.
         with suppress(OSError):  # some file systems have no such rights
             path.chmod(folder.stat().st_mode & 0o666)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
-from stochbatch.data.catalogue import Dataset, SourceFile, entry_of
+from stochbatch.data.catalogue import Dataset, SourceFile
 from stochbatch.data.data_errors import HashError
 
 ROOT_VARIABLE = "STOCHBATCH_DATA"
@@ -60,53 +59,3 @@ def hash_error(file: SourceFile, path: Path, found: str, remedy: str) -> HashErr
         f"SHA-256 {found} ({path.stat().st_size:,} bytes), "
         f"expected {file.sha256} ({file.size:,} bytes). {remedy}"
     )
-
-
-@dataclass(frozen=True)
-class FileReport:
-    """The verdict of `check` about a file.
-
-    Args:
-        file: its name.
-        present: whether it is there.
-        bytes: its size, 0 if it is not there.
-        verdict: ``"official"`` if size and SHA-256 are the published ones, ``"other"`` if
-            not, ``"missing"`` if it is not there.
-        path: where it lies.
-    """
-
-    file: str
-    present: bool
-    bytes: int
-    verdict: str
-    path: Path | None
-
-
-def check(name: str | Dataset, root: str | os.PathLike[str] | None = None) -> list[FileReport]:
-    """Compare the files of a data set with the published sizes and SHA-256 sums.
-
-    Args:
-        name: name of the data set, or an entry like those in `DATASETS`.
-        root: the folder of all data, see `data_root`.
-
-    Returns:
-        A report for each file.
-
-    Example:
-        >>> from stochbatch import data
-        >>> for report in data.check("svhn", root="an/empty/folder"):
-        ...     print(report.file, report.verdict)
-        train_32x32.mat missing
-        test_32x32.mat missing
-    """
-    entry = entry_of(name)
-    folder = data_root(root)
-    return [_report(file, find(entry, file, folder)) for file in entry.files]
-
-
-def _report(file: SourceFile, path: Path | None) -> FileReport:
-    if path is None:
-        return FileReport(file.name, False, 0, "missing", None)
-    size = path.stat().st_size
-    official = size == file.size and sha256_of(path) == file.sha256
-    return FileReport(file.name, True, size, "official" if official else "other", path)
