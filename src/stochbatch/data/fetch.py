@@ -15,7 +15,7 @@ from stochbatch.optional import optional
 def get(
     name: str | Dataset, root: str | os.PathLike[str] | None = None, progress: bool = True
 ) -> list[Path]:
-    """Download the files of a data set that are not there yet.
+    """Download the files of a data set that are not there yet; return the paths of all.
 
     A download goes to a temporary name and is renamed when its SHA-256 is right. If it is
     stopped, the next call starts with the first file that is not complete.
@@ -24,9 +24,6 @@ def get(
         name: name of the data set, or an entry like those in `DATASETS`.
         root: the folder of all data, see `data_root`.
         progress: whether to show a progress bar.
-
-    Returns:
-        The files' paths; none for data that need no download.
 
     Raises:
         DownloadError: a file could not be fetched, or the downloaded file is not the published one.

@@ -14,15 +14,10 @@ BLOCK = 1 << 20
 
 
 def data_root(root: str | os.PathLike[str] | None = None) -> Path:
-    """Return the folder of all data.
+    """Return the folder of all data, which need not exist.
 
-    Args:
-        root: the folder, if it is known; else the environment variable ``STOCHBATCH_DATA``
-            has it, else it is ``stochbatch/data`` in the user's cache folder
-            (``XDG_CACHE_HOME``, or ``~/.cache``).
-
-    Returns:
-        The folder, which need not exist.
+    It is ``root`` if that is given, else the environment variable ``STOCHBATCH_DATA`` has it, else
+    it is ``stochbatch/data`` in the user's cache folder (``XDG_CACHE_HOME``, or ``~/.cache``).
 
     Example:
         >>> from stochbatch.data.folder import data_root

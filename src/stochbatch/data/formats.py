@@ -81,12 +81,12 @@ def read_svhn(paths: Sequence[Path], split: str, shape: Shape) -> Arrays:
     if len(found) != 4 or found[:3] != (height, width, channels) or kind != "uint8":
         raise FormatError(
             f"{path}: X must be uint8 of {height} x {width} x {channels} x N, "
-            f"got {kind} of {_by(found)}"
+            f"got {kind} of {by(found)}"
         )
     label_shape, label_kind = kinds["y"]
     if len(label_shape) != 2 or label_shape[1] != 1 or label_kind not in ("uint8", "double"):
         raise FormatError(
-            f"{path}: y must be uint8 or double of N x 1, got {label_kind} of {_by(label_shape)}"
+            f"{path}: y must be uint8 or double of N x 1, got {label_kind} of {by(label_shape)}"
         )
     content = _mat(scipy_io.loadmat, path, variable_names=("X", "y"))
     labels = _labels(content["y"][:, 0], first=1, where=f"{path}, y") + 1
@@ -94,14 +94,9 @@ def read_svhn(paths: Sequence[Path], split: str, shape: Shape) -> Arrays:
 
 
 def _read_members(path: Path, names: Sequence[str], most: int) -> dict[str, bytes]:
-    """Return members of a ``.tar.gz`` by name, without unpacking anything to the disk.
+    """Return members of a ``.tar.gz`` by name, which together have so many bytes at most.
 
-    Reading stops at the last member that was asked for.
-
-    Args:
-        path: the archive.
-        names: the members.
-        most: how many bytes they have together at most.
+    Nothing is unpacked to the disk, and reading stops at the last member that was asked for.
     """
     found: dict[str, bytes] = {}
     try:
@@ -158,5 +153,6 @@ def _records(content: bytes, shape: tuple[int, ...], where: str) -> NDArray[np.u
     return np.frombuffer(content, np.uint8).reshape(-1, *shape)
 
 
-def _by(shape: tuple[int, ...]) -> str:
+def by(shape: Sequence[int]) -> str:
+    """Return a shape as text."""
     return " x ".join(map(str, shape))

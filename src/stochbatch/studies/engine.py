@@ -115,14 +115,7 @@ def run_study(
     watcher: StudyWatcher | None = None,
     note: str | None = None,
 ) -> Count:
-    """Run trials on an engine.
-
-    Args:
-        engine: trains them; it is stopped in any case.
-        trials: what to run, in this order.
-        root: the folder of all runs.
-        watcher: is told how it goes.
-        note: what to tell it first.
+    """Run trials, in this order, on an engine, which is stopped in any case.
 
     Raises:
         StudyStopped: SIGINT or SIGTERM came; everything so far is saved.
@@ -216,14 +209,8 @@ class _Loop:
 def train(trial: Trial, root: Path, *, patience: float, **options: Any) -> bool:
     """Train a trial in this process, and leave its error in its folder if it fails.
 
-    Args:
-        trial: what to train.
-        root: the folder of all runs.
-        patience: seconds to wait if another process is training it, or -1 for as long as it takes.
-        **options: as for :func:`stochbatch.training.run`.
-
-    Returns:
-        Whether it was trained; False if another process still does.
+    Return False if another process is training it and still does after so many seconds of
+    patience; -1 waits for as long as it takes.
 
     Raises:
         Interrupted: SIGINT or SIGTERM came; everything so far is saved.

@@ -42,11 +42,7 @@ class EpochMetrics(BaseModel):
 
 
 def parse(lines: list[bytes], trial: str) -> list[dict[str, Any]]:
-    """Return lines as dicts.
-
-    Args:
-        lines: of one run, all of its epochs so far.
-        trial: the first 16 digits of its trial's hash.
+    """Return the lines of a run as dicts; ``trial`` is the first 16 digits of its trial's hash.
 
     Raises:
         ValueError: which line is odd, and why.
