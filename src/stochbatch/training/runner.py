@@ -15,6 +15,7 @@ from typing import Any
 
 import safetensors.torch
 import torch
+from torch.random import fork_rng
 
 from stochbatch import data
 from stochbatch.data.own_data import remember
@@ -120,7 +121,9 @@ def run(
                     chosen = ranks.choose_device(device)
                     how = (ranks, watching, signals, checkpoint_seconds)
                     log_path = folder / LOG if ranks.rank == 0 else None
-                    with _own_generators(chosen), _reported(chosen, log_path) as log:
+                    # The caller's random numbers stay as they are.
+                    generators = fork_rng([chosen] if chosen.type == "cuda" else [])
+                    with generators, _reported(chosen, log_path) as log:
                         runner = _Runner(trial, folder, chosen, log, *how)
                         return runner.run(data_root, accept_hash, again)
             if ranks.rank == 0:
@@ -129,13 +132,6 @@ def run(
             return done
         finally:
             watching.close()
-
-
-@contextmanager
-def _own_generators(device: torch.device) -> Iterator[None]:
-    """Leave the caller's random numbers as they were."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        yield
 
 
 @contextmanager
