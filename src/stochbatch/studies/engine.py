@@ -24,7 +24,7 @@ from stochbatch import data
 from stochbatch.studies.outcome import ERROR, outcome_of
 from stochbatch.training import Interrupted, Trial, run
 from stochbatch.training.exceptions import RunError
-from stochbatch.training.observers import IgnoresLostStreams
+from stochbatch.training.observers import Unfailing
 from stochbatch.training.run_folder import LOCK, METRICS, read_metrics, write
 from stochbatch.training.signals import StopSignals
 
@@ -59,10 +59,6 @@ class StudyWatcher:
 
     def close(self) -> None:
         """Nothing more will be told, whatever happened."""
-
-
-class UnfailingWatcher(IgnoresLostStreams, StudyWatcher):
-    """A watcher of a study that never stops it."""
 
 
 @dataclass
@@ -120,23 +116,23 @@ def run_study(
     Raises:
         StudyStopped: SIGINT or SIGTERM came; everything so far is saved.
     """
-    watcher = UnfailingWatcher(watcher or StudyWatcher())
-    watcher.begin(trials)
+    told = Unfailing(watcher or StudyWatcher())
+    told.begin(trials)
     try:
         with StopSignals() as signals:
             try:
                 if note:
-                    watcher.note(note)
-                return _Loop(engine, trials, root, watcher).run(signals)
+                    told.note(note)
+                return _Loop(engine, trials, root, told).run(signals)
             finally:
                 engine.stop()
     finally:  # also if a second Ctrl-C does not let the processes save
-        watcher.close()
+        told.close()
 
 
 class _Loop:
     def __init__(
-        self, engine: Engine, trials: Sequence[Trial], root: Path, watcher: StudyWatcher
+        self, engine: Engine, trials: Sequence[Trial], root: Path, watcher: Unfailing
     ) -> None:
         self.engine, self.root, self.watcher = engine, root, watcher
         self.waiting = deque(trials)

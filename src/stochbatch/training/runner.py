@@ -25,7 +25,7 @@ from stochbatch.training.checkpoint import Place, one_line
 from stochbatch.training.device import is_out_of_memory
 from stochbatch.training.distributed import Ranks, joined
 from stochbatch.training.exceptions import Interrupted, RunError
-from stochbatch.training.observers import Observer, Observers, Start
+from stochbatch.training.observers import Observer, Start, Unfailing
 from stochbatch.training.result import Accuracy, DataFacts, Result, environment, plugins_of
 from stochbatch.training.run_folder import (
     LOG,
@@ -105,7 +105,7 @@ def run(
     folder = Path(root) / trial.folder
     with StopSignals(at_once=False) as signals, joined(signals) as ranks:
         ranks.check_same(trial.hash, "were given different trials")
-        watching = Observers(*(observers if ranks.rank == 0 else ()))
+        watching = Unfailing(*(observers if ranks.rank == 0 else ()))
 
         def finished() -> Result | None:
             return None if again else find_finished(folder, data_root, accept_hash)
@@ -162,7 +162,7 @@ class _Runner:
     device: torch.device
     log: RunLog
     ranks: Ranks
-    observers: Observers
+    observers: Unfailing
     signals: StopSignals
     checkpoint_seconds: float
     metrics: list[str] = field(default_factory=list)
