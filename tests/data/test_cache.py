@@ -6,8 +6,6 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,6 +20,7 @@ from safetensors.numpy import load_file, save_file
 from stochbatch import data
 from stochbatch.data.cache import digest
 from tests.data import official
+from tests.forked import Forked
 
 NAME = "svhn"  # the quickest to write
 
@@ -179,15 +178,10 @@ IMAGES, LABELS = np.zeros((10, 3, 32, 32), np.uint8), np.arange(10)
     ("arrays", "why"),
     [
         ({"images": IMAGES[:9], "labels": LABELS[:9]}, "9 images in the train part, expected 10"),
-        ({"images": np.repeat(IMAGES, 2, 0), "labels": np.repeat(LABELS, 2)}, "20 images"),
         ({"labels": LABELS[:9]}, "10 images, but 9 labels"),
-        ({"labels": LABELS[:, None]}, "10 images, but 10 labels"),
-        ({"labels": np.array(3)}, "10 images, but 1 labels"),
         ({"labels": LABELS + 1}, "labels must be integers from 0 to 9"),
-        ({"labels": LABELS / 2}, "labels must be integers"),
         ({"images": IMAGES[:, :1]}, r"images of \(1, 32, 32\), expected"),
         ({"images": IMAGES.astype(np.float32)}, "pixels of float32"),
-        ({"images": np.array(0, np.uint8)}, r"images of \(\), expected"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -279,16 +273,16 @@ def test_processes_that_load_and_delete_at_once_agree(tmp_path: Path) -> None:
     official.write(NAME, tmp_path)
     expected = data.load(NAME, tmp_path, accept_hash=True).sha256
     code = (
-        "import sys, shutil, stochbatch.data as data\n"
-        "for _ in range(20):\n"
+        "import sys, shutil, warnings, stochbatch.data as data\n"
+        "warnings.simplefilter('ignore')\n"
+        "for _ in range(10):\n"
         "    print(data.load('svhn', sys.argv[1], accept_hash=True).sha256)\n"
         "    shutil.rmtree(sys.argv[1] + '/svhn/cache', ignore_errors=True)\n"
     )
-    command = [sys.executable, "-W", "ignore", "-c", code, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
-        while other.poll() is None:
-            assert data.load(NAME, tmp_path, accept_hash=True).sha256 == expected
-        assert other.stdout.read().split() == 20 * [expected]
+    other = Forked(["python", "-c", code, tmp_path])
+    while other.poll() is None:
+        assert data.load(NAME, tmp_path, accept_hash=True).sha256 == expected
+    assert other.wait(10).stdout.split() == 10 * [expected]
 
 
 def test_the_digest_is_that_of_the_documented_bytes() -> None:
