@@ -178,10 +178,15 @@ IMAGES, LABELS = np.zeros((10, 3, 32, 32), np.uint8), np.arange(10)
     ("arrays", "why"),
     [
         ({"images": IMAGES[:9], "labels": LABELS[:9]}, "9 images in the train part, expected 10"),
+        ({"images": np.repeat(IMAGES, 2, 0), "labels": np.repeat(LABELS, 2)}, "20 images"),
         ({"labels": LABELS[:9]}, "10 images, but 9 labels"),
+        ({"labels": LABELS[:, None]}, "10 images, but 10 labels"),
+        ({"labels": np.array(3)}, "10 images, but 1 labels"),
         ({"labels": LABELS + 1}, "labels must be integers from 0 to 9"),
+        ({"labels": LABELS / 2}, "labels must be integers"),
         ({"images": IMAGES[:, :1]}, r"images of \(1, 32, 32\), expected"),
         ({"images": IMAGES.astype(np.float32)}, "pixels of float32"),
+        ({"images": np.array(0, np.uint8)}, r"images of \(\), expected"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -217,6 +222,18 @@ def test_a_cache_of_the_other_split_is_refused(tmp_path: Path) -> None:
     shutil.copy(folder / "train.safetensors", folder / "test.safetensors")
     with pytest.warns(data.CacheWarning, match="it is of cifar10, train"):
         assert data.load("cifar10", tmp_path, "test", accept_hash=True).sha256 == first.sha256
+
+
+@pytest.mark.parametrize("accept_hash", [False, True])
+def test_a_cache_of_another_data_set_is_refused(
+    accept_hash: bool, entry: data.Dataset, tmp_path: Path
+) -> None:
+    """Even if its files are the same, with the same sizes and times."""
+    data.load(entry, tmp_path)
+    shutil.copytree(tmp_path / NAME, tmp_path / "other")
+    other = replace(entry, name="other")
+    with pytest.warns(data.CacheWarning, match="it is of svhn, train"):
+        assert data.load(other, tmp_path, accept_hash=accept_hash).official
 
 
 @pytest.mark.parametrize("accept_hash", [False, True])

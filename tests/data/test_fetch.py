@@ -9,6 +9,7 @@ import hashlib
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -27,6 +28,7 @@ class Server:
     base: str = ""
     files: dict[str, bytes] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
+    sent: int = 0
     hangs_up: bool = False
 
 
@@ -47,7 +49,10 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             content = content[: len(content) // 2] if state.hangs_up else content
-            self.wfile.write(content)
+            with suppress(ConnectionError):  # of someone who has had enough
+                for start in range(0, len(content), 1 << 16):
+                    self.wfile.write(content[start : start + (1 << 16)])
+                    state.sent += 1 << 16
 
         def log_message(self, *_: object) -> None:
             pass
@@ -129,6 +134,16 @@ def test_wrong_content_is_not_kept(entry: data.Dataset, server: Server, tmp_path
     with pytest.raises(data.DownloadError, match=f"train_32x32.mat.* hash .*{came}"):
         data.get(entry, tmp_path / "root", progress=False)
     assert names(tmp_path / "root") == []
+
+
+def test_a_server_that_sends_more_than_the_published_file_is_left(
+    entry: data.Dataset, server: Server, tmp_path: Path
+) -> None:
+    server.files["train_32x32.mat"] += bytes(1 << 24)
+    with pytest.raises(data.DownloadError, match="more than the published [0-9,]+ bytes"):
+        data.get(entry, tmp_path / "root", progress=False)
+    assert names(tmp_path / "root") == []
+    assert server.sent < 1 << 24
 
 
 def test_a_connection_that_breaks_leaves_nothing(

@@ -5,6 +5,10 @@ Every case goes through `load` with ``accept_hash=True``, which forgives a hash,
 
 from __future__ import annotations
 
+import gzip
+import io
+import tarfile
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +17,7 @@ import pytest
 from scipy.io import savemat
 
 from stochbatch import data
+from stochbatch.data import formats
 from tests.data import official
 
 
@@ -163,11 +168,87 @@ def test_matlab_labels_may_be_doubles(tmp_path: Path) -> None:
     assert data.load("svhn", tmp_path, accept_hash=True).labels.tolist() == [0, 1, 9]
 
 
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of all that is decompressed from now on."""
+    sizes: list[int] = []
+
+    class Counting(gzip.GzipFile):
+        def read(self, size: int | None = -1) -> bytes:
+            content = super().read(size)
+            sizes.append(len(content))
+            return content
+
+    monkeypatch.setattr(formats.gzip, "open", Counting)
+    return sizes
+
+
+ZEROS = bytes(1 << 22)
+"""What small compressed files expand to; few images are expected."""
+
+
+def test_a_bomb_in_an_archive_is_not_decompressed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members = dict.fromkeys(reversed(official.cifar_members()), ZEROS)
+    entry = official.published("cifar10", archive("cifar10", tmp_path, members).parent)
+    sizes = counted(monkeypatch)
+    with pytest.raises(data.FormatError, match="batch.*bin': 4,194,304 bytes, expected 30,730 at"):
+        data.load(entry, tmp_path)
+    assert sum(sizes) < 1 << 16
+
+
 def test_members_together_have_no_more_bytes_than_the_images(tmp_path: Path) -> None:
     members = {name: 3 * content for name, content in official.cifar_members().items()}
     entry = official.published("cifar10", archive("cifar10", tmp_path, members).parent)
-    with pytest.raises(data.FormatError, match="member .*bin: more than all images"):
+    with pytest.raises(data.FormatError, match="18,438 bytes, expected 12,292 at"):
         data.load(entry, tmp_path, accept_hash=True)
+
+
+def test_an_archive_has_a_limit_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(formats, "ARCHIVE_LIMIT", len(ZEROS))
+    archive("cifar10", tmp_path, {"another": ZEROS, **official.cifar_members()})
+    sizes = counted(monkeypatch)
+    refused("cifar10", tmp_path, "member 'another': 4,194,304 bytes, expected 4,194,304 at")
+    assert sum(sizes) < 1 << 16
+
+
+def test_a_long_header_of_an_archive_is_passed_over(tmp_path: Path) -> None:
+    """`tarfile` reads such a name whole, which may have gigabytes."""
+    (tmp_path / "cifar10").mkdir()
+    with tarfile.open(tmp_path / "cifar10" / "cifar-10-binary.tar.gz", "w:gz") as file:
+        for kind in (tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE, tarfile.XGLTYPE):
+            info = tarfile.TarInfo("long")
+            info.type, info.size = kind, len(ZEROS)
+            file.addfile(info, io.BytesIO(ZEROS))
+        for name, content in official.cifar_members().items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            file.addfile(info, io.BytesIO(content))
+    tracemalloc.start()
+    try:
+        data.load("cifar10", tmp_path, accept_hash=True)
+        assert tracemalloc.get_traced_memory()[1] < len(ZEROS)
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("which", ["X", "y", "z"])
+@pytest.mark.parametrize("compressed", [True, False])
+def test_a_bomb_in_a_matlab_file_is_not_decompressed(
+    which: str, compressed: bool, tmp_path: Path
+) -> None:
+    path = official.write("svhn", tmp_path) / "train_32x32.mat"
+    shape = {"X": (32, 32, 3, 4000), "y": (1 << 22, 1), "z": (1 << 22, 1)}[which]
+    bomb = {**GOOD, which: np.zeros(shape, np.uint8)}
+    savemat(path, bomb, do_compression=compressed)
+    entry = official.published("svhn", path.parent)
+    tracemalloc.start()
+    try:
+        with pytest.raises(data.FormatError, match="train_32x32.mat: more than the 96,336 bytes"):
+            data.load(entry, tmp_path, accept_hash=True)
+        assert tracemalloc.get_traced_memory()[1] < 3 << 20  # blocks of one, hashed and inflated
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_matlab_variable_that_says_more_than_it_has_is_refused(tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import reprlib
 import tempfile
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -15,6 +17,7 @@ import safetensors.torch
 import torch
 
 from stochbatch.training import Observer, RunError, read_run, run
+from stochbatch.training.checkpoint import from_bytes, to_bytes
 from tests.fuzz.mutations import contents, fuzz, mutated_bytes, mutated_value, used_or_refused
 from tests.training.runs import CrashError, small_trial
 
@@ -147,9 +150,64 @@ def mutated_state(draw: st.DrawFn, state: dict[str, Any]) -> dict[str, Any]:
     return state
 
 
+class Changed:
+    """A mutated state, which shows only what is changed."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return "; ".join(differences(from_bytes(checkpoint()[1]), self.value))
+
+
+def differences(before: Any, after: Any, where: str = "state") -> Iterator[str]:
+    """Yield what is changed in a state."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in [*before, *(key for key in after if key not in before)]:
+            yield from differences(before.get(key), after.get(key), f"{where}[{key!r}]")
+    elif type(before) is not type(after) or repr(before) != repr(after):
+        yield f"{where}: {reprlib.repr(before)} -> {reprlib.repr(after)}"
+
+
+@st.composite
+def mutated_checkpoint(draw: st.DrawFn) -> Changed:
+    """The state of the newest checkpoint, changed."""
+    return Changed(draw(mutated_state(from_bytes(checkpoint()[1]))))
+
+
+def renamed(content: bytes) -> dict[str, bytes]:
+    """Return a checkpoint with the hash of its content in its name, in place of the others."""
+    others = dict.fromkeys((name for name in files(False) if "checkpoint" in name), b"")
+    name = checkpoint()[0].rsplit("-", 1)[0] + f"-{hashlib.sha256(content).hexdigest()[:16]}.pt"
+    return {**others, name: content}
+
+
 @fuzz(20, content=st.deferred(lambda: mutated_bytes(checkpoint()[1], head=2000)))
 def test_bytes_of_checkpoints(content: bytes) -> None:
     check(False, {checkpoint()[0]: content})
+    check(False, renamed(content))
+
+
+@fuzz(40, state=mutated_checkpoint())
+def test_values_of_checkpoints(state: Changed) -> None:
+    check(False, renamed(to_bytes(state.value)))
+
+
+@fuzz(8, state=mutated_checkpoint())
+def test_checkpoints_that_are_resumed(state: Changed) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        folder = Path(root, TRIAL.folder)
+        folder.mkdir()
+        for name, content in {**files(False), **renamed(to_bytes(state.value))}.items():
+            (folder / name).write_bytes(content)
+        before = contents(folder)
+        result = used_or_refused(lambda: run(TRIAL, root, device="cpu"), RunError)
+        if result is None:
+            after = contents(folder)
+            good = {name for name in before if before[name] and name not in ("log.txt", "lock")}
+            assert {name: after.get(name) for name in good} == {name: before[name] for name in good}
+        else:
+            assert read_run(folder).result == result
 
 
 def test_the_examples_are_good() -> None:

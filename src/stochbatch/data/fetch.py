@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from stochbatch.data.catalogue import Dataset, SourceFile, entry_of
 from stochbatch.data.data_errors import DownloadError
@@ -15,7 +16,7 @@ from stochbatch.optional import optional
 def get(
     name: str | Dataset, root: str | os.PathLike[str] | None = None, progress: bool = True
 ) -> list[Path]:
-    """Download the files of a data set that are not there yet; return the paths of all.
+    """Download the files of a data set that are not there yet.
 
     A download goes to a temporary name and is renamed when its SHA-256 is right. If it is
     stopped, the next call starts with the first file that is not complete.
@@ -24,6 +25,9 @@ def get(
         name: name of the data set, or an entry like those in `DATASETS`.
         root: the folder of all data, see `data_root`.
         progress: whether to show a progress bar.
+
+    Returns:
+        The files' paths; none for data that need no download.
 
     Raises:
         DownloadError: a file could not be fetched, or the downloaded file is not the published one.
@@ -51,13 +55,32 @@ def _get_file(entry: Dataset, file: SourceFile, root: Path, progress: bool) -> P
     return path
 
 
+class _AtMost:
+    """A file that takes no more bytes than it should have, whatever a server sends."""
+
+    def __init__(self, file: BinaryIO, size: int) -> None:
+        self.file, self.size = file, size
+        self.flush = file.flush
+
+    def write(self, content: bytes) -> None:
+        if self.file.tell() + len(content) > self.size:
+            raise OSError(f"the server sends more than the published {self.size:,} bytes")
+        self.file.write(content)
+
+
 def _download(file: SourceFile, folder: Path, progress: bool) -> Path:
     pooch = optional("pooch")
     pooch.get_logger().setLevel("INFO" if progress else "WARNING")
     path = folder / file.name
     try:
         known = f"sha256:{file.sha256}"
-        pooch.retrieve(file.url, known, file.name, folder, progressbar=progress)
+        inner = pooch.downloaders.choose_downloader(file.url, progressbar=progress)
+
+        def download(url: str, path: str, _: object) -> None:
+            with open(path, "wb") as output:
+                inner(url, _AtMost(output, file.size), None)
+
+        pooch.retrieve(file.url, known, file.name, folder, downloader=download)
         # pooch makes files that only their owner reads; data are for whoever reads the folder.
         with suppress(OSError):  # some file systems have no such rights
             path.chmod(folder.stat().st_mode & 0o666)

@@ -3,7 +3,7 @@
 The name of a checkpoint has its place in the training and the SHA-256 of its content
 (``checkpoint-00003-0000012-0123456789abcdef.pt`` is epoch 3 after 12 steps), so a file is
 complete and unspoiled if and only if its content has the hash in its name. The content has the
-trial's hash: a checkpoint of another trial is refused.
+trial's hash, and what it says is checked against a schema, its name and the trial.
 """
 
 from __future__ import annotations
@@ -13,13 +13,17 @@ import io
 import re
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field, Json, ValidationError
+from torch import Tensor
 
 from stochbatch.files import write_atomically
+from stochbatch.training import metrics
 from stochbatch.training.device import is_out_of_memory
-from stochbatch.training.exceptions import RunError
+from stochbatch.training.exceptions import RunError, what_is_wrong
+from stochbatch.training.result import DataFacts
 from stochbatch.training.trial import Trial
 
 FORMAT = 2
@@ -33,6 +37,29 @@ class Place(NamedTuple):
 
     epoch: int
     step: int
+
+
+class Schema(BaseModel):
+    """What a checkpoint has."""
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, arbitrary_types_allowed=True, allow_inf_nan=False
+    )
+
+    format: Literal[2]
+    trial: str
+    """The trial's hash."""
+    epoch: int = Field(ge=0)
+    step: int = Field(ge=0)
+    data: Json[DataFacts]
+    metrics: list[str]
+    environments: Json[list[dict[str, Any]]]
+    seconds: float = Field(ge=0)
+    network: dict[str, Tensor]
+    optimizer: dict[str, Any]
+    schedule: dict[str, Any]
+    scaler: dict[str, Any]
+    tally: Annotated[list[Tensor], Field(min_length=3, max_length=3)]
 
 
 class Loaded(NamedTuple):
@@ -70,6 +97,9 @@ def load(folder: Path, trial: Trial, *, put_aside: bool = False) -> Loaded:
     Damaged ones are passed over, and said. A file that has the hash in its name is not damaged:
     if it cannot be read, or not be loaded, that is an error, and the file stays. Who trains puts
     damaged ones aside, so that they do not count among the last two; who only looks does not.
+
+    Raises:
+        RunError: a good checkpoint cannot be read, or is not one of this version and trial.
     """
     damaged: list[str] = []
     listed = _newest_first(folder)
@@ -102,6 +132,9 @@ def _state(path: Path, content: bytes, trial: Trial) -> dict[str, Any]:
         found = state.get("format") if isinstance(state, dict) else None
         if found != FORMAT:
             raise ValueError(f"its format is {found!r}, expected {FORMAT}")
+        Schema.model_validate(state)
+    except ValidationError as error:
+        raise odd(path, what_is_wrong(error)) from None
     except ValueError as error:
         raise odd(path, str(error)) from None
     if state["trial"] != trial.hash:
@@ -109,6 +142,15 @@ def _state(path: Path, content: bytes, trial: Trial) -> dict[str, Any]:
             f"{path} is a checkpoint of the trial {state['trial'][:16]}, not of {trial.folder}: "
             "remove it, or start over (--again)"
         )
+    place = Place(state["epoch"], state["step"])
+    if not path.name.startswith(_prefix(place)):
+        raise odd(path, f"it is of epoch {place.epoch} after {place.step} steps")
+    if place > (trial.epochs, 0) or len(state["metrics"]) != place.epoch:
+        raise odd(path, f"{place.epoch} epochs, {len(state['metrics'])} lines of metrics")
+    try:
+        metrics.parse([line.encode() for line in state["metrics"]], trial.folder)
+    except ValueError as error:
+        raise odd(path, f"metrics: {error}") from None
     return state  # type: ignore[no-any-return]
 
 

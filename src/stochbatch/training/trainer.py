@@ -282,9 +282,21 @@ class Trainer:
 
     def load(self, state: dict[str, Any]) -> None:
         """Go back to where :meth:`state` was taken, or raise if it does not fit."""
+        seeds = [group.get("seed") for group in self.optimizer.param_groups]
+        if [group.get("seed") for group in state["optimizer"]["param_groups"]] != seeds:
+            raise ValueError("its optimizer has another seed")
+        if state["step"] > self.steps:
+            raise ValueError(f"step {state['step']}, but an epoch has {self.steps} steps")
         self.network.load_state_dict(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])
+        fresh = _plain(self.schedule.state_dict())
+        for name, value in state["schedule"].items():
+            if name in fresh and not _fits(value, fresh[name]):
+                raise ValueError(f"its schedule has an odd {name}")
         self.schedule.load_state_dict(state["schedule"])
+        # One that chains others counts no epochs itself.
+        if (at := getattr(self.schedule, "last_epoch", state["epoch"])) != state["epoch"]:
+            raise ValueError(f"its schedule is at epoch {at}")
         # The schedule would warn if its first call came before one of the optimizer's.
         self.optimizer._opt_called = True  # type: ignore[attr-defined]
         self.scaler.load_state_dict(state["scaler"])
@@ -316,6 +328,15 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(_plain(one) for one in value)
     return value if _is_plain(value) else None
+
+
+def _fits(saved: Any, fresh: Any) -> bool:
+    """Return whether a part of a schedule's state is such as a new schedule has."""
+    if isinstance(fresh, int | float):
+        return isinstance(saved, int | float)
+    if isinstance(fresh, list) and fresh and isinstance(saved, list):
+        return len(saved) == len(fresh) and all(map(_fits, saved, fresh))
+    return fresh is None or isinstance(saved, type(fresh))
 
 
 def _is_plain(value: Any) -> bool:
