@@ -7,14 +7,7 @@ from typing import Any
 
 
 def optional(module: str, extra: str = "lab") -> Any:
-    """Return ``module``, or say how to install it.
-
-    Args:
-        module: the module's full name.
-        extra: what of this package needs it.
-
-    Returns:
-        The imported module.
+    """Return a module by its full name, or say which extra of this package installs it.
 
     Example:
         >>> from stochbatch.optional import optional

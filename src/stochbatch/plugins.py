@@ -9,15 +9,13 @@ is unknown, or when names are listed.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from importlib.machinery import ModuleSpec
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from threading import RLock
-from types import ModuleType
 
 GROUP = "stochbatch"
 VARIABLE = "STOCHBATCH_PLUGINS"
@@ -39,22 +37,19 @@ def load_plugins() -> None:
     Raises:
         PluginError: one of them cannot be imported; it is raised again the next time.
     """
-    global _begun, _failure
+    global _begun, _failure, _adding
     with _lock:
+        if not _begun:
+            _begun = True  # first, as a plugin may look up names itself
+            try:
+                for _adding, load in _found():
+                    _import(_adding, load)
+            except PluginError as error:
+                _failure = error
+            finally:
+                _adding = None
         if _failure is not None:
             raise _failure
-        if _begun:  # a plugin may look up names itself
-            return
-        _begun = True
-        try:
-            for label, load in _found():
-                _load(label, load)
-        except PluginError as error:
-            _failure = error
-            raise
-        except BaseException:
-            _begun = False
-            raise
 
 
 def adding() -> str | None:
@@ -62,25 +57,14 @@ def adding() -> str | None:
     return _adding
 
 
-def _load(label: str, load: Callable[[], object]) -> None:
+def _import(label: str, load: Callable[[], object]) -> None:
     try:
-        with _named(label):
-            load()
+        load()
     except (Exception, SystemExit) as error:  # a plugin does not decide when the command ends
         what = str(error).splitlines()[0] if str(error) else "no message"
         raise PluginError(
             f"the plugin {label} cannot be imported: {type(error).__name__}: {what}"
         ) from error
-
-
-@contextmanager
-def _named(label: str) -> Iterator[None]:
-    global _adding
-    before, _adding = _adding, label
-    try:
-        yield
-    finally:
-        _adding = before
 
 
 def _found() -> Iterator[tuple[str, Callable[[], object]]]:
@@ -106,49 +90,25 @@ def _own(name: str) -> tuple[str, Callable[[], object]]:
             path = Path(name)
             return f"{path.name} {_digest([path])}", lambda: _import_file(path)
         # Of the package that it is in: to look for a part of it would import it.
-        spec = importlib.util.find_spec(name.partition(".")[0])
+        spec = find_spec(name.partition(".")[0])
         if spec is None:
             raise ImportError("there is no such module")
-        digest = _digest(_sources(spec))
+        folders = spec.submodule_search_locations
+        files = [Path(spec.origin or "")]
+        if folders:
+            files = [path for each in folders for path in sorted(Path(each).rglob("*.py"))]
+        return f"{name} {_digest(files)}", lambda: import_module(name)
     except (ImportError, OSError, ValueError) as error:
         raise PluginError(f"{VARIABLE} has {name!r}, which cannot be found: {error}") from error
-    return f"{name} {digest}", lambda: importlib.import_module(name)
 
 
-def _sources(spec: ModuleSpec) -> list[Path]:
-    """Return the files of a module, or all those of a package."""
-    folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
-    if folders:
-        return [path for folder in folders for path in sorted(folder.rglob("*.py"))]
-    return [Path(spec.origin)] if spec.has_location and spec.origin else []
-
-
-def _digest(paths: Iterable[Path]) -> str:
-    digest = hashlib.sha256()
-    for path in paths:
-        digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()[:_DIGITS]
+def _digest(paths: list[Path]) -> str:
+    content = b"".join(hashlib.sha256(path.read_bytes()).digest() for path in paths)
+    return hashlib.sha256(content).hexdigest()[:_DIGITS]
 
 
 def _import_file(path: Path) -> None:
-    name = path.stem
-    there = sys.modules.get(name)
-    if there is not None and _is_of(there, path):
-        return  # somebody has imported it: what it registers is registered
-    if there is not None:
-        raise ImportError(f"there is a module {name!r} already: give the file another name")
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # as its classes and functions say where they are from
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-
-
-def _is_of(module: ModuleType, path: Path) -> bool:
-    file = getattr(module, "__file__", None)
-    return file is not None and Path(file).resolve() == path.resolve()
+    sys.path.append(str(path.resolve().parent))  # last: nothing else may be taken from there
+    module = import_module(path.stem)
+    if Path(getattr(module, "__file__", None) or "").resolve() != path.resolve():
+        raise ImportError(f"there is a module {path.stem!r} already: give the file another name")

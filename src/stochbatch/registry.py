@@ -7,9 +7,10 @@ listed without importing torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from stochbatch.plugins import adding, load_plugins
 
@@ -53,6 +54,15 @@ def check_settings(owner: str, known: Iterable[str], given: Iterable[str]) -> No
             )
 
 
+@dataclass
+class _Entry(Generic[T]):
+    summary: str
+    thing: T | None = None
+    """None before the module that provides it is imported."""
+    origin: str | None = None
+    """The plugin that added it."""
+
+
 class Registry(Mapping[str, T]):
     """What can be chosen by name, in the order of its registration.
 
@@ -84,25 +94,20 @@ There are: square
     def __init__(
         self, noun: str, home: str = "", own: Mapping[str, str] | None = None, finder: str = ""
     ) -> None:
-        self.noun = noun
-        self._finder = finder
-        self._found: dict[str, T] = {}
-        self._home = home
-        self._things: dict[str, T] = {}
-        self._summaries: dict[str, str] = dict(own or {})
-        self._origins: dict[str, str | None] = dict.fromkeys(self._summaries)
+        self.noun, self._home, self._finder = noun, home, finder
+        self._entries = {name: _Entry[T](summary) for name, summary in (own or {}).items()}
+        self._found: dict[str, _Entry[T]] = {}
+        """What the finder found, which is not listed."""
 
     def add(self, name: str, summary: str, thing: T) -> T:
         """Register ``thing`` under ``name``; ``summary`` is one line about it."""
-        if name in self._summaries:
+        if name in self._entries:
             raise ValueError(f"two {self.noun}s are called {name!r}")
         if (own := getattr(thing, "name", name)) != name:
             raise ValueError(f"the {self.noun} {own!r} cannot be registered as {name!r}")
         if not summary.strip() or "\n" in summary:
             raise ValueError(f"the summary of {name!r} must be one line, got {summary!r}")
-        self._things[name] = thing
-        self._summaries[name] = summary
-        self._origins[name] = adding()
+        self._entries[name] = _Entry(summary, thing, adding())
         return thing
 
     def register(self, name: str, summary: str) -> Callable[[T], T]:
@@ -111,63 +116,52 @@ There are: square
 
     def provide(self, name: str, thing: T) -> None:
         """Give the thing behind one of this package's own names."""
-        if name not in self._summaries:
-            raise ValueError(f"{name!r} is none of this package's own {self.noun}s")
-        self._things[name] = thing
+        self._entries[name].thing = thing
 
     def summary(self, name: str) -> str:
         """Return the one line about ``name``."""
-        self._check(name)
-        return self._summaries.get(name, "Your own.")
+        return self._entry(name).summary
 
     def origin(self, name: str) -> str | None:
         """Return the plugin that added ``name``, with its version; None if none did."""
-        self._check(name)
-        return self._origins.get(name)
-
-    def there(self) -> list[T]:
-        """Return what is registered by now; no plugin is imported for it."""
-        return list(self._things.values())
+        return self._entry(name).origin
 
     def __getitem__(self, name: str) -> T:
         """Return what is registered under ``name``."""
-        self._check(name)
-        if name in self._found:
-            return self._found[name]
-        if name not in self._things:
+        entry = self._entry(name)
+        if entry.thing is None:
             import_module(self._home)
-        return self._things[name]
+        assert entry.thing is not None, f"nothing was provided for {name!r}"
+        return entry.thing
 
-    def _check(self, name: object) -> None:
-        if not isinstance(name, str) or name not in self:
-            near = hint(str(name).lower(), self._summaries) or "."
+    def _entry(self, name: str) -> _Entry[T]:
+        if name not in self:
+            near = hint(str(name).lower(), self._entries) or "."
             raise UnknownNameError(
-                f"no {self.noun} is called {name!r}{near} There are: {', '.join(self._summaries)}"
+                f"no {self.noun} is called {name!r}{near} There are: {', '.join(self._entries)}"
             )
+        return self._entries.get(name) or self._found[name]
 
     def __contains__(self, name: object) -> bool:
-        """Whether ``name`` is registered."""
-        if name not in self._summaries:
-            load_plugins()
-        return name in self._summaries or self._finds(name)
-
-    def _finds(self, name: object) -> bool:
-        """Whether ``name`` stands for something that is not listed."""
-        if self._finder and isinstance(name, str) and ":" in name and name not in self._found:
-            found = import_module(self._finder).find(name)
-            if found is not None:
-                self._found[name] = found
-        return name in self._found
+        """Whether ``name`` is registered, or stands for something of one's own."""
+        if name in self._entries or name in self._found:
+            return True
+        load_plugins()
+        if self._finder and isinstance(name, str) and ":" in name and name not in self._entries:
+            thing = import_module(self._finder).find(name)
+            if thing is not None:
+                self._found[name] = _Entry("Your own.", thing)
+        return name in self._entries or name in self._found
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over the names."""
         load_plugins()
-        return iter(self._summaries)
+        return iter(self._entries)
 
     def __len__(self) -> int:
         """Return how many there are."""
         load_plugins()
-        return len(self._summaries)
+        return len(self._entries)
 
 
 METHODS: Registry[Method] = Registry(
@@ -225,8 +219,6 @@ DATASETS: Registry[Dataset] = Registry(
         "svhn": "73,257 + 26,032 colour photographs of house-number digits, 32x32.",
         "stl10": "5,000 + 8,000 colour photographs of 96x96, ten classes of things.",
         "digits": "1,352 + 445 grey handwritten digits of 8x8; comes with the package.",
-        "mnist": "60,000 + 10,000 grey handwritten digits of 28x28.",
-        "fashion_mnist": "60,000 + 10,000 grey pictures of clothes, 28x28.",
     },
     finder="stochbatch.data.own_data",
 )

@@ -9,7 +9,7 @@ import pytest
 from tests.cli.command import assert_one_clear_line, call
 
 QUICK = (
-    *("--budget", "2", "--seeds", "2", "--epochs", "2", "--share", "0.1", "--batch-size", "32"),
+    *("--budget", "1", "--seeds", "2", "--epochs", "2", "--share", "0.1", "--batch-size", "32"),
     "--quiet",
 )
 
@@ -20,13 +20,13 @@ def test_a_comparison_says_what_it_does_and_what_came_out(
     monkeypatch.chdir(tmp_path)
     planned = call("compare", "sgd", "sbs", *QUICK, "--plan")
     assert planned.code == 0, planned.err
-    assert "2 settings of each with one seed on 1,217 validation images" in planned.out
+    assert "1 settings of each with one seed on 1,217 validation images" in planned.out
     assert not Path("runs").exists()
     done = call("compare", "sgd", "sbs", *QUICK)
     assert done.code == 0, done.err
     said = done.out
-    assert "16 finished, 0 diverged, 0 failed" in said
-    assert "At the settings chosen (2 tried, on validation images; SBS lr " in said
+    assert "10 finished, 0 diverged, 0 failed" in said
+    assert "At the settings chosen (1 tried, on validation images; SBS lr " in said
     assert "page: reports/compare-digits-sgd-sbs/index.html" in said
     page = Path("reports/compare-digits-sgd-sbs/index.html").read_text(encoding="utf-8")
     assert "At the settings chosen" in page

@@ -21,7 +21,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> str:
     digest = hashlib.sha256(CONTENT).hexdigest()
     file = SourceFile("small.bin", "file:///none/small.bin", len(CONTENT), digest)
     entry = replace(data.DATASETS["svhn"], train=Part(1, (file,)), test=Part(1, (file,)))
-    monkeypatch.setitem(data.DATASETS._things, "svhn", replace(entry, name="svhn"))
+    monkeypatch.setattr(data.DATASETS._entries["svhn"], "thing", replace(entry, name="svhn"))
     return "svhn"
 
 
@@ -34,31 +34,12 @@ def put(root: Path, content: bytes) -> Path:
 
 def test_digits_need_no_download() -> None:
     assert call("data", "get", "digits").out == "digits needs no download.\n"
-    assert call("data", "check", "digits").out == "digits has no files of its own.\n"
 
 
 def test_get_prints_where_the_files_are(tmp_path: Path, small: str) -> None:
     path = put(tmp_path, CONTENT)
     outcome = call("data", "get", small, "--data-root", tmp_path, "--quiet")
     assert (outcome.code, outcome.out) == (0, f"{path}\n")
-
-
-def test_check_of_the_published_file_is_exit_code_0(tmp_path: Path, small: str) -> None:
-    put(tmp_path, CONTENT)
-    outcome = call("data", "check", small, "--data-root", tmp_path)
-    assert outcome.code == 0
-    assert "official" in outcome.out
-
-
-@pytest.mark.parametrize(("content", "verdict"), [(b"another", "other"), (None, "missing")])
-def test_check_of_anything_else_is_exit_code_1(
-    tmp_path: Path, small: str, content: bytes | None, verdict: str
-) -> None:
-    if content is not None:
-        put(tmp_path, content)
-    outcome = call("data", "check", small, "--data-root", tmp_path)
-    assert outcome.code == 1
-    assert verdict in outcome.out
 
 
 def test_a_wrong_file_is_not_replaced(tmp_path: Path, small: str) -> None:
@@ -68,8 +49,7 @@ def test_a_wrong_file_is_not_replaced(tmp_path: Path, small: str) -> None:
 
 
 def test_a_name_that_does_not_exist_is_one_line() -> None:
-    for command in ("get", "check"):
-        assert_one_clear_line(call("data", command, "cifar"), 1, "did you mean 'cifar10'?")
+    assert_one_clear_line(call("data", "get", "cifar"), 1, "did you mean 'cifar10'?")
 
 
 def test_list_says_what_is_there(tmp_path: Path, small: str) -> None:

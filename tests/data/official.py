@@ -5,10 +5,8 @@ No two neighbouring pixels, channels or images are alike, so a swap of axes show
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
-import struct
 import tarfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -110,10 +108,6 @@ def svhn_variables(numbers: range) -> dict[str, np.ndarray]:
     return {"X": pixels, "y": classes}
 
 
-def idx(magic: int, shape: tuple[int, ...], content: bytes) -> bytes:
-    return gzip.compress(struct.pack(f">{1 + len(shape)}I", magic, *shape) + content)
-
-
 def write_cifar10(folder: Path) -> None:
     tar(folder / "cifar-10-binary.tar.gz", cifar_members())
 
@@ -128,24 +122,10 @@ def write_svhn(folder: Path) -> None:
         savemat(folder / f"{split}_32x32.mat", variables, do_compression=split == "train")
 
 
-def write_idx(folder: Path) -> None:
-    for split, prefix in (("train", "train"), ("test", "t10k")):
-        numbers = numbers_of(split)
-        content = bytes(pixel(n, 0, h, w) for n in numbers for h in range(28) for w in range(28))
-        (folder / f"{prefix}-images-idx3-ubyte.gz").write_bytes(
-            idx(0x803, (len(numbers), 28, 28), content)
-        )
-        (folder / f"{prefix}-labels-idx1-ubyte.gz").write_bytes(
-            idx(0x801, (len(numbers),), bytes(label(n) for n in numbers))
-        )
-
-
 WRITERS: dict[str, Callable[[Path], None]] = {
     "cifar10": write_cifar10,
     "svhn": write_svhn,
     "stl10": write_stl10,
-    "mnist": write_idx,
-    "fashion_mnist": write_idx,
 }
 
 

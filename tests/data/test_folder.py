@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,46 +51,6 @@ def test_the_folder_of_the_data_set_goes_before_the_root(tmp_path: Path) -> None
     assert find(entry, entry.files[0], tmp_path) == tmp_path / entry.files[0].name
     folder = official.write("cifar10", tmp_path)
     assert find(entry, entry.files[0], tmp_path) == folder / entry.files[0].name
-
-
-def test_mnist_is_not_taken_for_fashion_mnist(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    official.write_idx(tmp_path)
-    published = official.published("mnist", tmp_path)
-    monkeypatch.setitem(data.DATASETS._things, "mnist", published)
-    assert data.load("mnist", tmp_path).official
-    with pytest.raises(data.MissingFileError):
-        data.load("fashion_mnist", tmp_path, accept_hash=True)
-
-
-def test_check_tells_official_other_and_missing_files_apart(tmp_path: Path) -> None:
-    folder = official.write("mnist", tmp_path)
-    entry = official.published("mnist", folder)
-    images, labels = entry.train.files
-    (folder / labels.name).write_bytes(b"another")
-    (folder / entry.test.files[0].name).unlink()
-    reports = {report.file: report for report in data.check(entry, tmp_path)}
-    assert [report.verdict for report in reports.values()] == [
-        "official",
-        "other",
-        "missing",
-        "official",
-    ]
-    assert reports[images.name].bytes == images.size
-    assert reports[labels.name] == data.FileReport(
-        labels.name, True, 7, "other", folder / labels.name
-    )
-    assert not reports[entry.test.files[0].name].present
-
-
-def test_the_published_size_is_checked_too(tmp_path: Path) -> None:
-    entry = official.published("cifar10", official.write("cifar10", tmp_path))
-    (file,) = entry.files
-    longer = replace(file, size=file.size + 1)
-    part = replace(entry.train, files=(longer,))
-    (report,) = data.check(replace(entry, train=part, test=part), tmp_path)
-    assert report.verdict == "other"
 
 
 @pytest.mark.parametrize("size", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 5])

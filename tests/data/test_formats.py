@@ -48,11 +48,10 @@ def test_a_truncated_file_is_named(name: str, portion: float, tmp_path: Path) ->
     assert str(path) in refused(name, tmp_path, "is cut short")
 
 
-@pytest.mark.parametrize("name", ["svhn", "mnist"])
-def test_a_file_without_its_last_byte_is_named(name: str, tmp_path: Path) -> None:
-    path = official.write(name, tmp_path) / data.DATASETS[name].train.files[0].name
+def test_a_file_without_its_last_byte_is_named(tmp_path: Path) -> None:
+    path = official.write("svhn", tmp_path) / "train_32x32.mat"
     path.write_bytes(path.read_bytes()[:-1])
-    assert str(path) in refused(name, tmp_path, "is cut short")
+    assert str(path) in refused("svhn", tmp_path, "is cut short")
 
 
 @pytest.mark.parametrize("content", [b"", b"<html>404 Not Found</html>"])
@@ -61,15 +60,7 @@ def test_a_file_of_another_kind_is_named(name: str, content: bytes, tmp_path: Pa
     folder = official.write(name, tmp_path)
     path = folder / data.DATASETS[name].train.files[0].name
     path.write_bytes(content)
-    assert str(path) in refused(name, tmp_path, "is cut short|starts with nothing")
-
-
-def test_a_damaged_byte_in_a_compressed_file_is_found(tmp_path: Path) -> None:
-    path = official.write("mnist", tmp_path) / "train-images-idx3-ubyte.gz"
-    content = bytearray(path.read_bytes())
-    content[-8] ^= 1  # the first byte of gzip's own checksum
-    path.write_bytes(content)
-    refused("mnist", tmp_path, "CRC check failed")
+    assert str(path) in refused(name, tmp_path, "is cut short")
 
 
 @pytest.mark.parametrize(
@@ -177,46 +168,6 @@ def test_matlab_labels_may_be_doubles(tmp_path: Path) -> None:
     assert data.load("svhn", tmp_path, accept_hash=True).labels.tolist() == [0, 1, 9]
 
 
-IMAGES = bytes(28 * 28 * 2)
-
-
-@pytest.mark.parametrize(
-    ("images", "labels", "match"),
-    [
-        (
-            official.idx(0x801, (2,), b"\1\2"),
-            None,
-            "images start .* 00000803, this .* with 00000801",
-        ),
-        (
-            None,
-            official.idx(0x803, (2, 28, 28), IMAGES),
-            "labels start .* 00000801, this .* with 00000803",
-        ),
-        (official.idx(0x803, (2, 28, 28), IMAGES[:-1]), None, "= 1,568 bytes, fewer follow"),
-        (official.idx(0x803, (2, 28, 28), IMAGES + b"\0"), None, "= 1,568 bytes, more follow"),
-        (
-            official.idx(0x803, (2, 14, 56), IMAGES),
-            None,
-            "2 x 14 x 56, expected 60000 x 28 x 28",
-        ),
-        (None, official.idx(0x801, (3,), b"\1\2\3"), "2 images, but 3 labels"),
-        (None, official.idx(0x801, (2,), b"\1\x0a"), "from 0 to 9, got 10 at position 1"),
-        (None, gzip.compress(b"\0\0\x08\1\0"), "ends within its header, after 5 bytes"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_an_idx_file_with_another_content_is_refused(
-    images: bytes | None, labels: bytes | None, match: str, tmp_path: Path
-) -> None:
-    (tmp_path / "mnist").mkdir()
-    images = images or official.idx(0x803, (2, 28, 28), IMAGES)
-    labels = labels or official.idx(0x801, (2,), b"\1\2")
-    (tmp_path / "mnist" / "train-images-idx3-ubyte.gz").write_bytes(images)
-    (tmp_path / "mnist" / "train-labels-idx1-ubyte.gz").write_bytes(labels)
-    assert str(tmp_path) in refused("mnist", tmp_path, match)
-
-
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sizes of all that is decompressed from now on."""
     sizes: list[int] = []
@@ -279,20 +230,6 @@ def test_a_long_header_of_an_archive_is_passed_over(tmp_path: Path) -> None:
         assert tracemalloc.get_traced_memory()[1] < len(ZEROS)
     finally:
         tracemalloc.stop()
-
-
-@pytest.mark.parametrize("follow", ["as it says", "more than it says"])
-def test_a_bomb_in_an_idx_file_is_not_decompressed(
-    follow: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = official.write("mnist", tmp_path)
-    shape = (len(ZEROS) // 28 // 28 if follow == "as it says" else 2, 28, 28)
-    (folder / "train-images-idx3-ubyte.gz").write_bytes(official.idx(0x803, shape, ZEROS))
-    entry = official.published("mnist", folder)
-    sizes = counted(monkeypatch)
-    with pytest.raises(data.FormatError, match="says 5349 x 28 x 28, expected 10 x|more follow"):
-        data.load(entry, tmp_path, accept_hash=True)
-    assert sum(sizes) < 1 << 16
 
 
 @pytest.mark.parametrize("which", ["X", "y", "z"])

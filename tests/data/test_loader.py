@@ -102,28 +102,28 @@ def test_a_wrong_number_of_images_is_refused(tmp_path: Path) -> None:
     ("images", "labels", "message"),
     [
         (
-            np.zeros((4, 1, 28, 28), np.float32),
+            np.zeros((4, 3, 32, 32), np.float32),
             np.zeros(4, np.int64),
             "pixels of float32, expected",
         ),
-        (np.zeros((4, 1, 28, 28), np.uint8), np.full(4, 10), "labels must be integers from 0 to 9"),
-        (np.zeros((4, 1, 28, 28), np.uint8), np.full(4, -1), "labels must be integers from 0 to 9"),
-        (np.zeros((4, 1, 28, 28), np.uint8), np.zeros(4), "labels must be integers from 0 to 9"),
+        (np.zeros((4, 3, 32, 32), np.uint8), np.full(4, 10), "labels must be integers from 0 to 9"),
+        (np.zeros((4, 3, 32, 32), np.uint8), np.full(4, -1), "labels must be integers from 0 to 9"),
+        (np.zeros((4, 3, 32, 32), np.uint8), np.zeros(4), "labels must be integers from 0 to 9"),
     ],
 )
 def test_what_a_reader_must_not_return(
     images: np.ndarray, labels: np.ndarray, message: str, tmp_path: Path
 ) -> None:
-    official.write("mnist", tmp_path)
-    entry = replace(data.DATASETS["mnist"], read=lambda *_: (images, labels))
+    official.write("svhn", tmp_path)
+    entry = replace(data.DATASETS["svhn"], read=lambda *_: (images, labels))
     with pytest.raises(data.FormatError, match=message):
         data.load(entry, tmp_path, accept_hash=True)
 
 
 def test_labels_of_a_reader_may_be_small_integers(tmp_path: Path) -> None:
-    images, labels = np.zeros((4, 1, 28, 28), np.uint8), np.arange(4, dtype=np.uint8)
-    entry = replace(data.DATASETS["mnist"], read=lambda *_: (images, labels))
-    official.write("mnist", tmp_path)
+    images, labels = np.zeros((4, 3, 32, 32), np.uint8), np.arange(4, dtype=np.uint8)
+    entry = replace(data.DATASETS["svhn"], read=lambda *_: (images, labels))
+    official.write("svhn", tmp_path)
     for _ in range(2):  # from the file, and from the cache without a warning
         split = data.load(entry, tmp_path, accept_hash=True)
         assert split.labels.tolist() == [0, 1, 2, 3]
@@ -154,16 +154,16 @@ def test_an_unknown_data_set_is_named() -> None:
 
 def test_the_digest_tells_contents_apart(tmp_path: Path) -> None:
     splits = []
-    for name in ("mnist", "cifar10"):
+    for name in ("stl10", "cifar10"):
         official.write(name, tmp_path)
         splits += [data.load(name, tmp_path, split, accept_hash=True) for split in SPLITS]
     assert len({split.sha256 for split in splits}) == 4
 
 
 def test_the_representation_is_one_short_line(tmp_path: Path) -> None:
-    official.write("mnist", tmp_path)
-    text = repr(data.load("mnist", tmp_path, accept_hash=True))
-    assert text.startswith("Split('mnist', 'train', 10 images of 1x28x28, not official, sha256 ")
+    official.write("svhn", tmp_path)
+    text = repr(data.load("svhn", tmp_path, accept_hash=True))
+    assert text.startswith("Split('svhn', 'train', 10 images of 3x32x32, not official, sha256 ")
     assert len(text) < 100
 
 

@@ -52,7 +52,6 @@ def inside(name: str, file: str) -> st.SearchStrategy[bytes]:
 
 
 CIFAR, STL = "cifar-10-binary.tar.gz", "stl10_binary.tar.gz"
-IMAGES, LABELS = "train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"
 MAT = "train_32x32.mat"
 
 
@@ -71,16 +70,6 @@ def test_members_of_stl10(content: bytes) -> None:
     check("stl10", STL, content)
 
 
-@fuzz(25, content=inside("mnist", IMAGES))
-def test_images_of_mnist(content: bytes) -> None:
-    check("mnist", IMAGES, content)
-
-
-@fuzz(25, content=inside("mnist", LABELS) | mutated_bytes(good("mnist")[1][LABELS]))
-def test_labels_of_mnist(content: bytes) -> None:
-    check("mnist", LABELS, content)
-
-
 @fuzz(25, content=mutated_bytes(good("svhn")[1][MAT], head=256))
 def test_compressed_matlab_files(content: bytes) -> None:
     check("svhn", MAT, content)
@@ -93,5 +82,5 @@ def test_plain_matlab_files(content: bytes) -> None:
 
 
 def test_the_examples_are_good() -> None:
-    for name, file in (("cifar10", CIFAR), ("stl10", STL), ("mnist", IMAGES), ("svhn", MAT)):
+    for name, file in (("cifar10", CIFAR), ("stl10", STL), ("svhn", MAT)):
         check(name, file, good(name)[1][file])

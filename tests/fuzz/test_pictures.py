@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from stochbatch import data
-from stochbatch.data.pictures import PictureError
+from stochbatch.data import FormatError
 from stochbatch.training.predict import prepare
 from tests.fuzz.mutations import fuzz, mutated_bytes, used_or_refused
 
@@ -32,7 +32,7 @@ def check(content: bytes) -> None:
         path.write_bytes(content)
         for name in ("digits", "cifar10"):
             entry = data.DATASETS[name]
-            found = used_or_refused(lambda entry=entry: prepare(path, entry), PictureError)
+            found = used_or_refused(lambda entry=entry: prepare(path, entry), FormatError)
             assert found is None or found[0].shape == entry.shape
         assert path.read_bytes() == content
 

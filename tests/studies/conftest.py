@@ -60,8 +60,7 @@ def module_plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plugin]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STOCHBATCH_PLUGINS", str(plugin.file))
         patch.setattr(plugins, "_begun", False)
-        for part in ("_things", "_summaries", "_origins"):  # as they were, afterwards
-            patch.setattr(METHODS, part, dict(getattr(METHODS, part)))
+        patch.setattr(METHODS, "_entries", dict(METHODS._entries))  # as they were, afterwards
         yield plugin
 
 

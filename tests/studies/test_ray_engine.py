@@ -173,8 +173,7 @@ def test_a_node_that_does_not_see_the_root_stops_the_study(connection: Any, tmp_
 def test_a_node_with_other_software_stops_the_study(
     connection: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for part in ("_things", "_summaries", "_origins"):
-        monkeypatch.setattr(METHODS, part, dict(getattr(METHODS, part)))
+    monkeypatch.setattr(METHODS, "_entries", dict(METHODS._entries))
     METHODS.add("here", "Registered in this process only.", Method("Here", torch.optim.SGD))
     with pytest.raises(ClusterError, match="cannot make a trial.*no method is called 'here'"):
         run_trials([small_trial(method="here")], tmp_path)

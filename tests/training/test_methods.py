@@ -112,8 +112,7 @@ def test_a_method_with_a_closure_says_how_often_it_is_called() -> None:
 def plain() -> Iterator[None]:
     METHODS.add("plain", "For a while.", Method("Plain", Plain))
     yield
-    for held in (METHODS._things, METHODS._summaries, METHODS._origins):
-        del held["plain"]
+    del METHODS._entries["plain"]
 
 
 def test_in_a_trial_what_has_no_default_must_be_set(plain: None) -> None:

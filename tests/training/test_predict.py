@@ -12,7 +12,7 @@ import torch
 from PIL import Image, ImageOps
 
 from stochbatch import data
-from stochbatch.data.pictures import PictureError
+from stochbatch.data import FormatError
 from stochbatch.training.predict import classify, prepare
 from tests.trained import trained
 
@@ -118,7 +118,7 @@ def test_a_file_that_is_not_a_picture_or_too_large_is_named(
     path = tmp_path / "digit.png"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(PictureError, match=f"digit.png cannot be read as a picture: .*{message}"):
+    with pytest.raises(FormatError, match=f"digit.png cannot be read as a picture: .*{message}"):
         classify(trained(), [path])
 
 

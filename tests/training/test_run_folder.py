@@ -36,8 +36,7 @@ class Tied(nn.Module):
 def test_weights_with_two_names_are_saved_under_both(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("_things", "_summaries"):
-        monkeypatch.setattr(NETWORKS, name, dict(getattr(NETWORKS, name)))
+    monkeypatch.setattr(NETWORKS, "_entries", dict(NETWORKS._entries))
     NETWORKS.add("tied", "One layer, used twice.", Tied)
     trial = Trial(network="tied", epochs=1, share=0.1)
     assert run(trial, tmp_path).status == "finished"

@@ -4,19 +4,18 @@ import multiprocessing
 import os
 import random
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 from stochbatch.training import Trial, run
+from tests.forked import forked
 from tests.training import survivor
 from tests.training.runs import Witness, lasting, small_trial
 
 FULL_DISK = """
 import resource, sys
-from stochbatch.training import RunError, run
-from tests.training import survivor
+from stochbatch.training import RunError, run, runner
 from tests.training.runs import Witness, small_trial
+runner.TOLD_EVERY = -1.0
 trial = small_trial(epochs=4)
 def fill():
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
@@ -27,23 +26,12 @@ except RunError as error:
 """
 
 
-def in_a_process(code: str, *arguments: object, **options) -> subprocess.Popen:
-    """Start Python on ``code``, able to import the tests."""
-    root = Path(__file__).parent.parent.parent
-    environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.Popen(command, env=environment, text=True, **options)
-
-
 def test_a_full_disk_is_a_clear_error_and_the_checkpoint_before_stays_good(tmp_path: Path) -> None:
     """A limit on the size of files, which fails a write as a full disk does."""
-    code = FULL_DISK.replace(
-        "from tests", "import stochbatch.training.runner as r; r.TOLD_EVERY = -1.0\nfrom tests"
-    )
-    process = in_a_process(code, tmp_path, stdout=subprocess.PIPE)
-    output, _ = process.communicate(timeout=120)
-    assert "cannot write a checkpoint into" in output
-    assert "the last one that is there: checkpoint-00002-" in output
+    variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = forked(["python", "-c", FULL_DISK, tmp_path], env=variables)
+    assert "cannot write a checkpoint into" in done.stdout, done.stderr
+    assert "the last one that is there: checkpoint-00002-" in done.stdout
     trial = small_trial(epochs=4)
     assert not list((tmp_path / trial.folder).glob(".*.tmp"))
     witness = Witness()

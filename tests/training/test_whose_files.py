@@ -158,14 +158,14 @@ def tampered(folder: Path, change: Callable[[dict[str, Any]], Any], name: str = 
         (lambda state: checkpoint.to_bytes([1]), "", "its format is None"),
         (lambda state: b"PK\3\4 not torch's", "", "checkpoint of this version"),
         (lambda state: state.update(format=1), "", "its format is 1, expected 2"),
-        (lambda state: state.pop("network"), "", "network: Field required"),
-        (lambda state: state.pop("seconds"), "", "seconds: Field required"),
-        (lambda state: state.update(code="1"), "", "code: Extra inputs"),
+        (lambda state: state.pop("network"), "", "network: field required"),
+        (lambda state: state.pop("seconds"), "", "seconds: field required"),
+        (lambda state: state.update(code="1"), "", "code: extra inputs"),
         (lambda state: state.update(epoch=99), "", "it is of epoch 99 after 0 steps"),
         (lambda state: state.update(epoch=99), "00099-0000000", "99 epochs, 1 lines"),
         (lambda state: state.update(step=-5), "", "step: .*greater than or equal to 0"),
         (lambda state: state.update(step=99), "00001-0000099", "step 99, but an epoch has"),
-        (lambda state: state.update(data="{}"), "", "data.train_sha256: Field required"),
+        (lambda state: state.update(data="{}"), "", "data.train_sha256: field required"),
         (lambda state: state.update(metrics=["{}"]), "", "metrics: line 1 is odd"),
         (lambda state: state["tally"].pop(), "", "tally: "),
         (lambda state: state["network"].popitem(), "", "Missing key"),
@@ -326,8 +326,7 @@ def huge(classes: int, channels: int, width: float) -> nn.Module:
 
 
 def test_out_of_memory_is_called_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_things", "_summaries"):
-        monkeypatch.setattr(NETWORKS, name, dict(getattr(NETWORKS, name)))
+    monkeypatch.setattr(NETWORKS, "_entries", dict(NETWORKS._entries))
     NETWORKS.add("huge", "Too large.", huge)
     with pytest.raises(RunError, match=r"out of memory on cpu .*: use a smaller --batch-size"):
         run(Trial(network="huge", epochs=1), tmp_path, device="cpu")

@@ -5,25 +5,14 @@ from __future__ import annotations
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from stochbatch.cli.errors import UsageError
-from stochbatch.cli.options import AcceptHash, DataRoot, Device, Quiet, Root, with_trial_options
+from stochbatch.cli.options import Root, with_options
 from stochbatch.cli.printing import examples, say
-from stochbatch.cli.study import (
-    Address,
-    CpusPerTrial,
-    Engine,
-    GpusPerTrial,
-    Workers,
-    engine_of,
-    run_all,
-)
-
-if TYPE_CHECKING:
-    from stochbatch.studies import Study
+from stochbatch.cli.study import How, time_of
 
 EPILOG = examples(
     "stochbatch compare sgd sbs --budget 4 --epochs 12",
@@ -38,6 +27,7 @@ FIELDS = (
 )
 
 
+@with_options(*FIELDS)
 def compare(
     methods: Annotated[
         list[str] | None,
@@ -66,15 +56,8 @@ def compare(
         bool, typer.Option("--plan", help="Say what would be run, and how long it takes.")
     ] = False,
     root: Root = Path("runs"),
-    engine: Engine = "local",
-    workers: Workers = None,
-    address: Address = None,
-    cpus_per_trial: CpusPerTrial = None,
-    gpus_per_trial: GpusPerTrial = None,
-    data_root: DataRoot = None,
-    accept_hash: AcceptHash = False,
-    device: Device = "auto",
-    quiet: Quiet = False,
+    *,
+    how: How,
     **fields: Any,
 ) -> None:
     """Tune methods with equal budgets, and say whether each is better than the first.
@@ -85,6 +68,7 @@ def compare(
     from stochbatch.data.own_data import taken_in
     from stochbatch.report import write_report
     from stochbatch.studies import SCALES, collect, comparison
+    from stochbatch.studies.comparing import in_words, planned_trials
     from stochbatch.studies.conclusions import conclusions
     from stochbatch.studies.engine import check_data
 
@@ -93,9 +77,9 @@ def compare(
             "name two methods or more, for example: stochbatch compare sgd sbs "
             "(see: stochbatch list methods)"
         )
-    run_trials = engine_of(engine, workers, device, address, cpus_per_trial, gpus_per_trial)
+    run_trials = how.run_trials()
     given = {name: value for name, value in fields.items() if value is not None}
-    given["dataset"], given["data"] = taken_in(given.get("dataset", "digits"), data_root)
+    given["dataset"], given["data"] = taken_in(given.get("dataset", "digits"), how.data_root)
     study = comparison(
         methods,
         epochs=epochs,
@@ -105,13 +89,17 @@ def compare(
         **given,
     )
     look = partial(collect, study, SCALES["paper"], root)
-    check_data(look().missing, data_root, accept_hash)
-    _announce(study, root, workers, device, quiet)
+    check_data(look().missing, how.data_root, how.accept_hash)
+    say(in_words(study))
+    if not how.quiet:
+        trials = planned_trials(study)
+        time = time_of(trials, root, how.workers, how.device)
+        say(f"{len(trials)} trainings: about {time} here, less what is done already")
     if plan:
         return
     page = to or Path("reports") / study.name
     text = study.to_toml(f"stochbatch {' '.join(sys.argv[1:])}")
-    found = run_all(look, run_trials, quiet, root, data_root, accept_hash)
+    found = how.run(look, run_trials, root)
     file = page.with_name(f"{page.name}.toml")
     written = write_report(found, page)
     file.write_text(text, encoding="utf-8")
@@ -119,22 +107,6 @@ def compare(
     for sentence in conclusions(found):
         say(sentence)
     say(f"\npage: {written}\nstudy: {file}")
-
-
-def _announce(study: Study, root: Path, workers: int | None, device: str, quiet: bool) -> None:
-    """Say what will be done and, unless it is to be quiet, how long it takes here."""
-    from stochbatch.cores import usable_cores
-    from stochbatch.studies.comparing import in_words, planned_trials
-    from stochbatch.studies.estimate import duration, estimate, until_all_are_done
-    from stochbatch.training.device import choose_device
-
-    say(in_words(study))
-    if quiet:
-        return
-    trials = planned_trials(study)
-    each = estimate(trials, root, choose_device(device))
-    time = duration(until_all_are_done(each, workers or usable_cores()))
-    say(f"{len(trials)} trainings: about {time} here, less what is done already")
 
 
 def parse_space(text: str) -> tuple[str, Any]:
@@ -158,6 +130,3 @@ def parse_space(text: str) -> tuple[str, Any]:
     except ValueError:
         raise typer.BadParameter(f"--tune {text!r}: the ends of a range are numbers") from None
     return name.strip(), {"log" if ends[0] > 0 else "linear": ends}
-
-
-with_trial_options(compare, FIELDS)

@@ -1,4 +1,4 @@
-"""``stochbatch data``: get, check and list the files of data sets."""
+"""``stochbatch data``: get, add and list data sets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stochbatch.cli.errors import ERROR
 from stochbatch.cli.options import DataRoot
 from stochbatch.cli.printing import examples, say, table
 
@@ -15,11 +14,10 @@ if TYPE_CHECKING:
     from stochbatch.data import Dataset
 
 app = typer.Typer(
-    help="Get, add, check and list data sets.",
+    help="Get, add and list data sets.",
     epilog=examples(
         "stochbatch data list",
         "stochbatch data get cifar10",
-        "stochbatch data check cifar10 --data-root pictures",
     ),
 )
 
@@ -32,7 +30,7 @@ def get(
     data_root: DataRoot = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
 ) -> None:
-    """Download the missing files of a data set, and verify them."""
+    """Download the missing files of a data set, and verify all of them."""
     from stochbatch import data
 
     paths = data.get(name, data_root, progress=not quiet)
@@ -66,26 +64,6 @@ def _contents(entry: Dataset) -> str:
         f"{entry.train.count:,} training and {entry.test.count:,} test images of {shape}, "
         f"{len(entry.classes)} classes."
     )
-
-
-@app.command("check", epilog=examples("stochbatch data check svhn"))
-def check(name: Name, data_root: DataRoot = None) -> None:
-    """Compare the files of a data set with the published ones.
-
-    The exit code is 1 if one differs or is missing.
-    """
-    from stochbatch import data
-
-    reports = data.check(name, data_root)
-    if not reports:
-        say(f"{name} has no files of its own.")
-        return
-    rows = [
-        (report.file, f"{report.bytes:,}", report.verdict, report.path or "-") for report in reports
-    ]
-    table(rows, ("file", "bytes", "verdict", "path"), right=(1,))
-    if any(report.verdict != "official" for report in reports):
-        raise typer.Exit(ERROR)
 
 
 @app.command("list", epilog=examples("stochbatch data list --data-root pictures"))

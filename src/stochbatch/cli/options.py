@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 
@@ -42,7 +44,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the resul
 SETTINGS = {"settings": "--set", "schedule_settings": "--schedule-set"}
 """The options of fields that are tables."""
 
-Command = TypeVar("Command", bound=Callable[..., None])
+Command = Callable[..., None]
 
 
 def first_try(dataset: str) -> dict[str, Any]:
@@ -53,22 +55,36 @@ def first_try(dataset: str) -> dict[str, Any]:
     return {"method": "sbs", **({"epochs": 30} if dataset == "digits" else {})}
 
 
-def with_trial_options(command: Command, only: Sequence[str] = ()) -> Command:
-    """Give a command one option per field of a trial; what is not given is None, or empty.
+def with_options(*fields: str) -> Callable[[Command], Command]:
+    """Return a decorator that gives a command options beyond its own.
 
-    Args:
-        command: it takes the fields as keyword arguments.
-        only: the fields; by default all.
+    A parameter whose type is a dataclass becomes one option per field of the dataclass. The
+    command's ``**fields`` become the named fields of a trial; what is not given is None, or empty.
     """
-    signature = inspect.signature(command, eval_str=True)
-    own = [
-        one.replace(kind=one.KEYWORD_ONLY)
-        for one in signature.parameters.values()
-        if one.kind is not one.VAR_KEYWORD
-    ]
-    fields = [_option(name) for name in only or Trial.model_fields]
-    command.__signature__ = signature.replace(parameters=fields + own)  # type: ignore[attr-defined]
-    return command
+
+    def decorate(command: Command) -> Command:
+        signature = inspect.signature(command, eval_str=True)
+        groups: dict[str, tuple[type, list[str]]] = {}
+        options = [_option(name) for name in fields]
+        for one in signature.parameters.values():
+            if isinstance(one.annotation, type) and is_dataclass(one.annotation):
+                its = inspect.signature(one.annotation, eval_str=True).parameters
+                groups[one.name] = one.annotation, list(its)
+                options += its.values()
+            elif one.kind is not one.VAR_KEYWORD:
+                options.append(one)
+
+        @wraps(command)
+        def decorated(**given: Any) -> None:
+            for name, (group, its) in groups.items():
+                given[name] = group(**{one: given.pop(one) for one in its})
+            command(**given)
+
+        keywords = [one.replace(kind=one.KEYWORD_ONLY) for one in options]
+        decorated.__signature__ = signature.replace(parameters=keywords)  # type: ignore[attr-defined]
+        return decorated
+
+    return decorate
 
 
 def _option(name: str) -> inspect.Parameter:

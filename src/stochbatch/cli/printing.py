@@ -45,11 +45,7 @@ def table(
 ) -> None:
     """Print a table. On a terminal its last column folds, the others stay whole.
 
-    Args:
-        rows: the cells.
-        head: names of the columns.
-        right: numbers of the columns that are aligned to the right.
-        title: a line above it, after an empty one.
+    ``right`` has the numbers of the columns that are aligned to the right.
     """
     lines = [[harmless(cell) for cell in row] for row in ([head] if head else []) + [*rows]]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]

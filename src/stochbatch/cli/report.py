@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from stochbatch.cli.options import Root
+from stochbatch.cli.options import with_options
 from stochbatch.cli.printing import examples, say
-from stochbatch.cli.study import Cells, Name, Only, ScaleName, Trials, results
+from stochbatch.cli.study import Which
 
 EPILOG = examples(
     "stochbatch report comparison --scale demo",
@@ -19,13 +19,9 @@ EPILOG = examples(
 )
 
 
+@with_options()
 def report(
-    name: Name = "",
-    scale: ScaleName = None,
-    root: Root = Path("runs"),
-    only: Only = None,
-    cells: Cells = None,
-    trials: Trials = None,
+    which: Which,
     to: Annotated[
         Path | None,
         typer.Option(
@@ -40,13 +36,13 @@ def report(
     from stochbatch.report import write_report
     from stochbatch.studies import StudyError
 
-    found = results(name, scale, root, only, cells, trials)
+    found = which.results("stochbatch report")
     at = found.scale.name
     if not any(cell.done for cell in found.cells):
-        command = ["stochbatch", "study", "run", name, "--scale", at, "--root", str(root)]
+        words = ["study", "run", which.name, "--scale", at, "--root", str(which.root)]
         raise StudyError(
-            f"nothing of {found.study.name} at the scale {at} has been run in {root}: "
-            f"{shlex.join(command)}"
+            f"nothing of {found.study.name} at the scale {at} has been run in {which.root}: "
+            f"stochbatch {shlex.join(words)}"
         )
     part = "-part" if found.narrowed else ""  # which must not take the place of the whole
     folder = to or Path("reports") / f"{found.study.name}-{at}{part}"

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stochbatch.cli.errors import DONE, ERROR, INTERRUPTED, UsageError
-from stochbatch.cli.options import AcceptHash, DataRoot, Device, Quiet, Root
+from stochbatch.cli.errors import ERROR, INTERRUPTED, UsageError
+from stochbatch.cli.options import AcceptHash, DataRoot, Device, Quiet, Root, with_options
 from stochbatch.cli.printing import examples, say, table
 from stochbatch.cores import usable_cores
 
 if TYPE_CHECKING:
     from stochbatch.studies import StudyResults
     from stochbatch.studies.engine import Count
+    from stochbatch.training import Trial
 
 app = typer.Typer(
     invoke_without_command=True,
@@ -37,22 +39,86 @@ Workers = Annotated[
         show_default=f"{usable_cores()}, or one per GPU; ray: as many as there is room for",
     ),
 ]
-Engine = Annotated[
-    str, typer.Option(help="local: processes of this machine; ray: a cluster, or this machine.")
-]
-Address = Annotated[
-    str | None,
-    typer.Option(
-        help="ray: auto or HOST:PORT of a cluster.",
-        show_default="RAY_ADDRESS, or else Ray is started on this machine",
-    ),
-]
-CpusPerTrial = Annotated[
-    float | None, typer.Option(help="ray: CPUs that a trial reserves.", show_default="1")
-]
-GpusPerTrial = Annotated[
-    float | None, typer.Option(help="ray: part of a GPU that a trial reserves.", show_default="0")
-]
+
+
+@dataclass(frozen=True)
+class How:
+    """Options of the commands that run trials."""
+
+    engine: Annotated[
+        str, typer.Option(help="local: processes of this machine; ray: a cluster, or this machine.")
+    ] = "local"
+    workers: Workers = None
+    address: Annotated[
+        str | None,
+        typer.Option(
+            help="ray: auto or HOST:PORT of a cluster.",
+            show_default="RAY_ADDRESS, or else Ray is started on this machine",
+        ),
+    ] = None
+    cpus_per_trial: Annotated[
+        float | None, typer.Option(help="ray: CPUs that a trial reserves.", show_default="1")
+    ] = None
+    gpus_per_trial: Annotated[
+        float | None,
+        typer.Option(help="ray: part of a GPU that a trial reserves.", show_default="0"),
+    ] = None
+    data_root: DataRoot = None
+    accept_hash: AcceptHash = False
+    device: Device = "auto"
+    quiet: Quiet = False
+
+    def run_trials(self) -> Callable[..., Count]:
+        """Return the engine's function that runs trials."""
+        from stochbatch.training.distributed import launched
+
+        if launched()[1] > 1:
+            raise typer.BadParameter(
+                "under torchrun each process would run the whole study; use --workers or "
+                "--engine ray instead"
+            )
+        if self.engine == "local":
+            from stochbatch.studies import local_engine
+
+            for name in ("address", "cpus_per_trial", "gpus_per_trial"):
+                if getattr(self, name) is not None:
+                    option = name.replace("_", "-")
+                    raise typer.BadParameter(f"--{option} is an option of --engine ray")
+            at_once = self.workers or local_engine.default_workers(self.device)
+            return partial(local_engine.run_trials, workers=at_once, device=self.device)
+        if self.engine != "ray":
+            raise typer.BadParameter(f"unknown engine {self.engine!r}; choose local or ray")
+        from stochbatch.studies import ray_engine
+
+        return partial(
+            ray_engine.run_trials,
+            workers=self.workers,
+            device=self.device,
+            address=self.address,
+            cpus=1.0 if self.cpus_per_trial is None else self.cpus_per_trial,
+            gpus=self.gpus_per_trial or 0.0,
+        )
+
+    def run(
+        self, look: Callable[[], StudyResults], run_trials: Callable[..., Count], root: Path
+    ) -> StudyResults:
+        """Run the missing trials, or exit with the code that says why some are still missing."""
+        from stochbatch.studies.comparing import run_stages
+        from stochbatch.studies.engine import StudyStopped
+
+        options = {"root": root, "data_root": self.data_root, "accept_hash": self.accept_hash}
+        try:
+            found, count = run_stages(look, self.quiet, run_trials, **options)
+        except StudyStopped as stop:
+            say("Stopped; everything is saved. Run the same command again to resume.")
+            raise typer.Exit(INTERRUPTED + stop.signal_number) from None
+        if count.finished or count.diverged or count.failed:
+            say(f"{count.finished} finished, {count.diverged} diverged, {count.failed} failed")
+        for error in count.errors:
+            say(f"error: {error}", err=True)
+        if count.failed:
+            raise typer.Exit(ERROR)
+        return found
 
 
 @app.callback()
@@ -70,46 +136,53 @@ def _what_to_type(command: str) -> str:
     )
 
 
-def _require(context: typer.Context, name: str) -> str:
-    if not name:
-        raise UsageError(_what_to_type(context.command_path))
-    return name
+@dataclass(frozen=True)
+class Which:
+    """Options of the commands that look at a study: which one, and how much of it."""
 
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="STUDY",
+            help="A study: see `stochbatch list studies`; or a .toml file.",
+            show_default=False,
+        ),
+    ] = ""
+    scale: Annotated[
+        str | None,
+        typer.Option(
+            help="paper, small or demo.", show_default="demo; of a .toml file paper: as it says"
+        ),
+    ] = None
+    root: Root = Path("runs")
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="AXIS=LABEL,...", help="Keep only these labels; may be repeated."),
+    ] = None
+    trials: Annotated[int | None, typer.Option(min=1, metavar="N", help="Trials of each cell.")] = (
+        None
+    )
 
-Name = Annotated[
-    str,
-    typer.Argument(
-        metavar="STUDY",
-        help="A study: see `stochbatch list studies`; or a .toml file.",
-        callback=_require,
-        show_default=False,
-    ),
-]
-ScaleName = Annotated[
-    str | None,
-    typer.Option(
-        "--scale",
-        help="paper, small or demo.",
-        show_default="demo; of a .toml file paper: as it says",
-    ),
-]
-Only = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--only", metavar="AXIS=LABEL,...", help="Keep only these labels; may be repeated."
-    ),
-]
-Cells = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--cells",
-        metavar="PATTERN",
-        help="Keep only cells with this in their names, * is anything; may be repeated.",
-    ),
-]
-Trials = Annotated[
-    int | None, typer.Option("--trials", min=1, metavar="N", help="Trials of each cell.")
-]
+    def results(self, command: str = "stochbatch study run") -> StudyResults:
+        """Return what the study has left so far; ``command`` is named if no study is given."""
+        if not self.name:  # before anything slow is imported
+            raise UsageError(_what_to_type(command))
+        from stochbatch.studies import SCALES, STUDIES, Study, StudyError, collect
+
+        own = self.name.endswith(".toml")
+        study = Study.from_file(self.name) if own else STUDIES[self.name]
+        if own and study.name in STUDIES:
+            raise StudyError(
+                f"{self.name}: a built-in study is called {study.name}; give this one another name "
+                "(name = ... on its first line)"
+            )
+        if study.data:
+            from stochbatch.data.own_data import bring
+
+            bring(str(study.base.get("dataset")), study.data)
+        scale = SCALES[self.scale or ("paper" if own else "demo")]
+        kept = parse_only(self.only or [])
+        return collect(study, scale, self.root, only=kept, repetitions=self.trials)
 
 
 @app.command(
@@ -118,41 +191,27 @@ Trials = Annotated[
         "stochbatch study plan comparison --scale small --only dataset=cifar10",
         "stochbatch study plan --scale small",
         "stochbatch study plan my-study.toml --scale demo",
-        "stochbatch study plan comparison --list --cells 'batch size 16'",
+        "stochbatch study plan comparison --list --only 'batch size=16'",
+        after="Without a study: one row for each.",
     ),
 )
+@with_options()
 def plan(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="STUDY",
-            help="A study, or a .toml file; without it: all studies, a row each.",
-            show_default=False,
-        ),
-    ] = "",
-    scale: ScaleName = None,
-    root: Root = Path("runs"),
-    only: Only = None,
-    cells: Cells = None,
-    trials: Trials = None,
+    which: Which,
     workers: Workers = None,
     list_cells: Annotated[
         bool, typer.Option("--list", help="Print the names of the cells instead.")
     ] = False,
 ) -> None:
     """Show how many trials are missing, and how long they will take."""
-    from stochbatch.studies.estimate import duration, estimate, until_all_are_done
-    from stochbatch.studies.local_engine import default_workers
-    from stochbatch.training.device import choose_device
-
-    if not name:
-        _plan_all(scale or "demo", root, workers)
-        raise typer.Exit(DONE)
-    found = results(name, scale, root, only, cells, trials)
+    if not which.name:
+        _plan_all(which, workers)
+        return
+    found = which.results()
     if list_cells:
         rows = [(f"{len(cell.done)} of {len(cell.outcomes)}", cell.cell) for cell in found.cells]
         table(rows, head=("done", "cell"))
-        raise typer.Exit(DONE)
+        return
     missing = found.missing
     counts = Counter(outcome.status for outcome in found.trials)
     table(
@@ -165,31 +224,41 @@ def plan(
         ]
     )
     if missing:
-        most = default_workers()  # more than these do not make it faster
-        at_once = min(workers or most, most, len(missing))
-        each = estimate(missing, root, choose_device("auto"), _tell_kind)
-        seconds = until_all_are_done(each, at_once)
-        say(f"time, from a measured sample: about {duration(seconds)}")
+        time = time_of(missing, which.root, workers, told=_tell_kind)
+        say(f"time, from a measured sample: about {time}")
 
 
-def _plan_all(scale: str, root: Path, workers: int | None) -> None:
+def _plan_all(which: Which, workers: int | None) -> None:
     """Print one row per study: its trials, and how long those take that are not done."""
     from stochbatch.studies import STUDIES
     from stochbatch.studies.comparing import planned_trials
+
+    rows = []
+    for name in STUDIES:
+        found = Which(name, which.scale, which.root).results()
+        # How a tuned study goes on depends on how it begins: all of it is counted, done or not.
+        tuning = found.study.tuning is not None and found.missing
+        missing = planned_trials(found.study, found.scale) if tuning else found.missing
+        time = time_of(missing, which.root, workers) if missing else "-"
+        rows.append((name, len(found.cells), len(missing), time))
+    table(rows, head=("study", "cells", "trials to run", "time here, about"), right=(1, 2))
+
+
+def time_of(
+    trials: Sequence[Trial],
+    root: Path,
+    workers: int | None,
+    device: str = "auto",
+    told: Callable[[Any], None] = lambda kind: None,
+) -> str:
+    """Return in words how long trials take here; more workers than cores or GPUs do not help."""
     from stochbatch.studies.estimate import duration, estimate, until_all_are_done
     from stochbatch.studies.local_engine import default_workers
     from stochbatch.training.device import choose_device
 
-    rows, device = [], choose_device("auto")
-    for name in STUDIES:
-        found = results(name, scale, root, None, None, None)
-        # How a tuned study goes on depends on how it begins: all of it is counted, done or not.
-        tuning = found.study.tuning is not None and found.missing
-        missing = planned_trials(found.study, found.scale) if tuning else found.missing
-        at_once = min(workers or default_workers(), max(1, len(missing)))
-        seconds = until_all_are_done(estimate(missing, root, device), at_once) if missing else 0
-        rows.append((name, len(found.cells), len(missing), duration(seconds) if missing else "-"))
-    table(rows, head=("study", "cells", "trials to run", "time here, about"), right=(1, 2))
+    most = default_workers(device)
+    each = estimate(trials, root, choose_device(device), told)
+    return duration(until_all_are_done(each, min(workers or most, most, len(trials))))
 
 
 @app.command(
@@ -202,126 +271,13 @@ def _plan_all(scale: str, root: Path, workers: int | None) -> None:
         "run.",
     ),
 )
-def run(
-    name: Name = "",
-    scale: ScaleName = None,
-    root: Root = Path("runs"),
-    only: Only = None,
-    cells: Cells = None,
-    trials: Trials = None,
-    engine: Engine = "local",
-    workers: Workers = None,
-    address: Address = None,
-    cpus_per_trial: CpusPerTrial = None,
-    gpus_per_trial: GpusPerTrial = None,
-    data_root: DataRoot = None,
-    accept_hash: AcceptHash = False,
-    device: Device = "auto",
-    quiet: Quiet = False,
-) -> None:
+@with_options()
+def run(which: Which, how: How) -> None:
     """Run the missing trials of a study."""
-    run_trials = engine_of(engine, workers, device, address, cpus_per_trial, gpus_per_trial)
-    look = partial(results, name, scale, root, only, cells, trials)
-    found = look()
+    found, run_trials = which.results(), how.run_trials()
     more = ", and more as tuning goes on" if any(not one.winner for one in found.tuned) else ""
     say(f"{found.study.name}, scale {found.scale.name}: {len(found.missing)} trials to run{more}")
-    run_all(look, run_trials, quiet, root, data_root, accept_hash)
-
-
-def run_all(
-    look: Callable[[], StudyResults],
-    run_trials: Callable[..., Count],
-    quiet: bool,
-    root: Path,
-    data_root: Path | None,
-    accept_hash: bool,
-) -> StudyResults:
-    """Run what is missing of a study, or exit with the code that says why it is not complete."""
-    from stochbatch.studies.comparing import run_stages
-    from stochbatch.studies.engine import StudyStopped
-
-    options = {"root": root, "data_root": data_root, "accept_hash": accept_hash}
-    try:
-        found, count = run_stages(look, quiet, run_trials, **options)
-    except StudyStopped as stop:
-        say("Stopped; everything is saved. Run the same command again to resume.")
-        raise typer.Exit(INTERRUPTED + stop.signal_number) from None
-    if count.finished or count.diverged or count.failed:
-        say(f"{count.finished} finished, {count.diverged} diverged, {count.failed} failed")
-    for error in count.errors:
-        say(f"error: {error}", err=True)
-    if count.failed:
-        raise typer.Exit(ERROR)
-    return found
-
-
-def engine_of(
-    name: str,
-    workers: int | None,
-    device: str,
-    address: str | None,
-    cpus: float | None,
-    gpus: float | None,
-) -> Callable[..., Count]:
-    """Return what runs trials, as the options say."""
-    from stochbatch.training.distributed import launched
-
-    if launched()[1] > 1:
-        raise typer.BadParameter(
-            "under torchrun each process would run the whole study; use --workers or --engine ray "
-            "instead"
-        )
-    if name == "local":
-        from stochbatch.studies import local_engine
-
-        for option, value in (
-            ("address", address),
-            ("cpus-per-trial", cpus),
-            ("gpus-per-trial", gpus),
-        ):
-            if value is not None:
-                raise typer.BadParameter(f"--{option} is an option of --engine ray")
-        at_once = workers or local_engine.default_workers(device)
-        return partial(local_engine.run_trials, workers=at_once, device=device)
-    if name != "ray":
-        raise typer.BadParameter(f"unknown engine {name!r}; choose local or ray")
-    from stochbatch.studies import ray_engine
-
-    return partial(
-        ray_engine.run_trials,
-        workers=workers,
-        device=device,
-        address=address,
-        cpus=1.0 if cpus is None else cpus,
-        gpus=gpus or 0.0,
-    )
-
-
-def results(
-    name: str,
-    scale: str | None,
-    root: Path,
-    only: list[str] | None,
-    cells: list[str] | None,
-    trials: int | None,
-) -> StudyResults:
-    """Return what a study has left, narrowed as the options say."""
-    from stochbatch.studies import SCALES, STUDIES, Study, StudyError, collect
-
-    own = name.endswith(".toml")
-    study = Study.from_file(name) if own else STUDIES[name]
-    if own and study.name in STUDIES:
-        raise StudyError(
-            f"{name}: a built-in study is called {study.name}; give this one another name "
-            "(name = ... on its first line)"
-        )
-    if study.data:
-        from stochbatch.data.own_data import bring
-
-        bring(str(study.base.get("dataset")), study.data)
-    scale = scale or ("paper" if own else "demo")
-    kept = parse_only(only or [])
-    return collect(study, SCALES[scale], root, only=kept, named=cells or (), repetitions=trials)
+    how.run(which.results, run_trials, which.root)
 
 
 def parse_only(texts: list[str]) -> dict[str, list[str]]:

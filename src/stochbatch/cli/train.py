@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,15 +16,13 @@ from stochbatch.cli.options import (
     Quiet,
     Root,
     make_trial,
-    with_trial_options,
+    with_options,
 )
 from stochbatch.cli.printing import examples, say, table
+from stochbatch.training.trial import Trial
 
 if TYPE_CHECKING:
-    from stochbatch.training import Result, Trial
-
-RESUMED = ("root", "data_root", "accept_hash", "device", "checkpoint_seconds", "tensorboard")
-"""Options that a resumed run needs as well as its trial."""
+    from stochbatch.training import Result
 
 EPILOG = examples(
     "stochbatch train --method sbs --set lambd=-2 --epochs 30",
@@ -37,9 +34,8 @@ EPILOG = examples(
 )
 
 
-@with_trial_options
+@with_options(*Trial.model_fields)
 def train(
-    context: typer.Context,
     config: Annotated[
         Path | None,
         typer.Option(
@@ -107,7 +103,8 @@ def train(
         )
     except training.Interrupted as stop:
         if shows:
-            say(f"Stopped; everything is saved. To resume:\n  {_resume(context, folder)}")
+            less = ", without --again," if again else ""
+            say(f"Stopped; everything is saved. Run the same command again{less} to resume.")
         raise typer.Exit(INTERRUPTED + stop.signal_number) from None
     if shows:
         _show_result(result, quiet)
@@ -166,25 +163,6 @@ def _state(folder: Path) -> str:
         return f"{len(run.metrics)} of {run.trial.epochs} epochs are done"
     except RunError as error:
         return str(error)
-
-
-def _resume(context: typer.Context, folder: Path) -> str:
-    """Return the command that resumes the run, from any folder if the paths are absolute."""
-    words = [*_command(), "train", "--config", str(folder / "trial.json")]
-    for option in context.command.params:
-        if option.name in RESUMED and (value := context.params[option.name]) != option.default:
-            words += option.opts[:1] if value is True else [option.opts[0], str(value)]
-    return shlex.join(words)
-
-
-def _command() -> list[str]:
-    """Return the command, with as many processes as now if they are all on this machine."""
-    from stochbatch.training.distributed import launched
-
-    count = launched()[1]
-    if count == 1 or os.environ.get("LOCAL_WORLD_SIZE") != str(count):
-        return ["stochbatch"]
-    return ["torchrun", "--standalone", "--nproc-per-node", str(count), "-m", "stochbatch"]
 
 
 def _show_result(result: Result, quiet: bool) -> None:

@@ -15,7 +15,7 @@ from stochbatch.data.data_errors import (
     MissingFileError,
 )
 from stochbatch.data.fetch import get
-from stochbatch.data.folder import FileReport, check, data_root
+from stochbatch.data.folder import data_root
 from stochbatch.registry import DATASETS
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ __all__ = [
     "DataError",
     "Dataset",
     "DownloadError",
-    "FileReport",
     "FormatError",
     "HashError",
     "MissingFileError",
@@ -41,7 +40,6 @@ __all__ = [
     "SourceFile",
     "Split",
     "add",
-    "check",
     "data_root",
     "epoch_order",
     "get",

@@ -64,7 +64,6 @@ class Batches:
         rank: which part of every batch this process gets.
         ranks: among how many processes a batch is divided.
         device: where images are kept and batches made; None leaves them where they are.
-        dtype: dtype of a batch's images.
 
     Example:
         >>> from stochbatch import data
@@ -92,7 +91,6 @@ class Batches:
         rank: int = 0,
         ranks: int = 1,
         device: torch.device | str | None = None,
-        dtype: torch.dtype = torch.float32,
     ) -> None:
         _check_images(images)
         _check_labels(labels, len(images))
@@ -107,7 +105,7 @@ class Batches:
         self.normalisation = normalisation or Normalisation.of(images)
         _check_normalisation(self.normalisation, images.shape[1])
         self.batch_size, self.seed, self.shuffle = batch_size, seed, shuffle
-        self.drop_single, self.rank, self.ranks, self.dtype = drop_single, rank, ranks, dtype
+        self.drop_single, self.rank, self.ranks = drop_single, rank, ranks
         self.shape = images.shape
         self.device = torch.device(device) if device is not None else images.device
         self._labels = labels.to(self.device, torch.int64)
@@ -139,9 +137,9 @@ class Batches:
         whole, rest = divmod(self.shape[0], self.batch_size)
         return whole + (rest > 1 or (rest == 1 and not self.drop_single))
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the batches of an epoch, from batch number ``start`` on."""
-        for number in range(start, len(self)):
+    def epoch(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the batches of an epoch."""
+        for number in range(len(self)):
             yield self.batch(epoch, number)
 
     def batch(self, epoch: int, number: int) -> tuple[Tensor, Tensor]:
@@ -151,10 +149,6 @@ class Batches:
         samples = order[span]
         images = self._crop(samples, Draws(*(part[span] for part in draws)))
         return images, self._labels[samples]
-
-    def samples(self, epoch: int, number: int) -> Tensor:
-        """Return which samples are in a batch, this rank's part."""
-        return self._plan(epoch)[0][self._span(number)]
 
     def _span(self, number: int) -> slice:
         """Return this rank's positions in the epoch: ranks' parts differ by at most one sample."""
@@ -187,8 +181,7 @@ class Batches:
         pixels = self._pixels.index_select(0, places.flatten())
         values = pixels.view(len(samples), height * width * channels).to(torch.float32)
         values.sub_(self._mean).mul_(self._scale)
-        images = values.to(self.dtype).view(len(samples), height, width, channels)
-        return images.permute(0, 3, 1, 2)
+        return values.view(len(samples), height, width, channels).permute(0, 3, 1, 2)
 
 
 def _check_normalisation(normalisation: Normalisation, channels: int) -> None:

@@ -67,7 +67,7 @@ def read(path: Path, name: str, split: str) -> Cached | None:
         return None
     except Exception as error:  # of safetensors, JSON, or whatever a damaged file makes happen
         raise ValueError(f"it is damaged: {error}") from error
-    whose = facts.get("name", name), facts.get("split", split)  # earlier versions wrote neither
+    whose = facts.get("name"), facts.get("split")
     if whose != (name, split):
         raise ValueError(f"it is of {whose[0]}, {whose[1]}")
     return Cached(arrays, facts["sha256"], sources)

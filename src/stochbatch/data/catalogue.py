@@ -93,17 +93,6 @@ def _classes(names: str) -> tuple[str, ...]:
     return tuple(names.split(", "))
 
 
-def _idx_part(count: int, prefix: str, base: str, *published: tuple[int, str]) -> Part:
-    names = (f"{prefix}-images-idx3-ubyte.gz", f"{prefix}-labels-idx1-ubyte.gz")
-    return Part(
-        count,
-        tuple(
-            SourceFile(name, base + name, size, sha256)
-            for name, (size, sha256) in zip(names, published, strict=True)
-        ),
-    )
-
-
 _CIFAR10 = SourceFile(
     "cifar-10-binary.tar.gz",
     "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
@@ -177,60 +166,6 @@ DATASETS.provide(
         test=Part(445),
         read=read_digits,
         augmentation=Augmentation(1),
-    ),
-)
-
-_MNIST_BASE = "https://storage.googleapis.com/cvdf-datasets/mnist/"
-DATASETS.provide(
-    "mnist",
-    Dataset(
-        name="mnist",
-        shape=(1, 28, 28),
-        classes=DIGITS,
-        train=_idx_part(
-            60_000,
-            "train",
-            _MNIST_BASE,
-            (9_912_422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
-            (28_881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
-        ),
-        test=_idx_part(
-            10_000,
-            "t10k",
-            _MNIST_BASE,
-            (1_648_877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
-            (4_542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
-        ),
-        read=formats.read_idx,
-        augmentation=Augmentation(2),
-    ),
-)
-
-_FASHION_BASE = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
-DATASETS.provide(
-    "fashion_mnist",
-    Dataset(
-        name="fashion_mnist",
-        shape=(1, 28, 28),
-        classes=_classes(
-            "t-shirt/top, trouser, pullover, dress, coat, sandal, shirt, sneaker, bag, ankle boot"
-        ),
-        train=_idx_part(
-            60_000,
-            "train",
-            _FASHION_BASE,
-            (26_421_880, "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
-            (29_515, "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
-        ),
-        test=_idx_part(
-            10_000,
-            "t10k",
-            _FASHION_BASE,
-            (4_422_102, "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
-            (5_148, "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
-        ),
-        read=formats.read_idx,
-        augmentation=Augmentation(2, flip=True),
     ),
 )
 

@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
-from stochbatch.data.catalogue import Dataset, SourceFile, entry_of
+from stochbatch.data.catalogue import Dataset, SourceFile
 from stochbatch.data.data_errors import HashError
-from stochbatch.registry import DATASETS
 
 ROOT_VARIABLE = "STOCHBATCH_DATA"
 BLOCK = 1 << 20
 
 
 def data_root(root: str | os.PathLike[str] | None = None) -> Path:
-    """Return the folder of all data.
+    """Return the folder of all data, which need not exist.
 
-    Args:
-        root: the folder, if it is known; else the environment variable ``STOCHBATCH_DATA``
-            has it, else it is ``stochbatch/data`` in the user's cache folder
-            (``XDG_CACHE_HOME``, or ``~/.cache``).
-
-    Returns:
-        The folder, which need not exist.
+    It is ``root`` if that is given, else the environment variable ``STOCHBATCH_DATA`` has it, else
+    it is ``stochbatch/data`` in the user's cache folder (``XDG_CACHE_HOME``, or ``~/.cache``).
 
     Example:
         >>> from stochbatch.data.folder import data_root
@@ -41,34 +34,16 @@ def data_root(root: str | os.PathLike[str] | None = None) -> Path:
 
 def find(entry: Dataset, file: SourceFile, root: Path) -> Path | None:
     """Return where a file lies: in the data set's folder, or in ``root`` itself; or None."""
-    own = root / entry.name / file.name
-    if own.is_file():
-        return own
-    loose = root / file.name
-    if loose.is_file() and not _of_another(entry, file, loose):
-        return loose
-    return None
-
-
-def _of_another(entry: Dataset, file: SourceFile, path: Path) -> bool:
-    # MNIST and Fashion-MNIST call their files alike: one must not be taken for the other.
-    others = {
-        candidate.sha256
-        for other in DATASETS.there()
-        if other.name != entry.name
-        for candidate in other.files
-        if candidate.name == file.name and candidate.sha256 != file.sha256
-    }
-    return bool(others) and sha256_of(path) in others
+    places = root / entry.name / file.name, root / file.name
+    return next((path for path in places if path.is_file()), None)
 
 
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file, as 64 hexadecimal digits."""
     digest = hashlib.sha256()
-    block = memoryview(bytearray(BLOCK))
-    with path.open("rb", buffering=0) as file:
-        while count := file.readinto(block):
-            digest.update(block[:count])
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            digest.update(block)
     return digest.hexdigest()
 
 
@@ -79,53 +54,3 @@ def hash_error(file: SourceFile, path: Path, found: str, remedy: str) -> HashErr
         f"SHA-256 {found} ({path.stat().st_size:,} bytes), "
         f"expected {file.sha256} ({file.size:,} bytes). {remedy}"
     )
-
-
-@dataclass(frozen=True)
-class FileReport:
-    """The verdict of `check` about a file.
-
-    Args:
-        file: its name.
-        present: whether it is there.
-        bytes: its size, 0 if it is not there.
-        verdict: ``"official"`` if size and SHA-256 are the published ones, ``"other"`` if
-            not, ``"missing"`` if it is not there.
-        path: where it lies.
-    """
-
-    file: str
-    present: bool
-    bytes: int
-    verdict: str
-    path: Path | None
-
-
-def check(name: str | Dataset, root: str | os.PathLike[str] | None = None) -> list[FileReport]:
-    """Compare the files of a data set with the published sizes and SHA-256 sums.
-
-    Args:
-        name: name of the data set, or an entry like those in `DATASETS`.
-        root: the folder of all data, see `data_root`.
-
-    Returns:
-        A report for each file.
-
-    Example:
-        >>> from stochbatch import data
-        >>> for report in data.check("svhn", root="an/empty/folder"):
-        ...     print(report.file, report.verdict)
-        train_32x32.mat missing
-        test_32x32.mat missing
-    """
-    entry = entry_of(name)
-    folder = data_root(root)
-    return [_report(file, find(entry, file, folder)) for file in entry.files]
-
-
-def _report(file: SourceFile, path: Path | None) -> FileReport:
-    if path is None:
-        return FileReport(file.name, False, 0, "missing", None)
-    size = path.stat().st_size
-    official = size == file.size and sha256_of(path) == file.sha256
-    return FileReport(file.name, True, size, "official" if official else "other", path)

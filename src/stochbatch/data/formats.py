@@ -38,9 +38,6 @@ CIFAR_MEMBERS = {
     "test": ("cifar-10-batches-bin/test_batch.bin",),
 }
 
-IDX_IMAGES = 0x0803  # unsigned bytes, three dimensions
-IDX_LABELS = 0x0801  # unsigned bytes, one dimension
-
 MAT_COMPRESSED = 15
 MAT_HEADERS = 1 << 16
 """Bytes of a MATLAB file that are neither pixels nor labels, at most."""
@@ -95,26 +92,16 @@ def read_svhn(paths: Sequence[Path], split: str, shape: Shape) -> Arrays:
     if len(found) != 4 or found[:3] != (height, width, channels) or kind != "uint8":
         raise FormatError(
             f"{path}: X must be uint8 of {height} x {width} x {channels} x N, "
-            f"got {kind} of {_by(found)}"
+            f"got {kind} of {by(found)}"
         )
     label_shape, label_kind = kinds["y"]
     if len(label_shape) != 2 or label_shape[1] != 1 or label_kind not in ("uint8", "double"):
         raise FormatError(
-            f"{path}: y must be uint8 or double of N x 1, got {label_kind} of {_by(label_shape)}"
+            f"{path}: y must be uint8 or double of N x 1, got {label_kind} of {by(label_shape)}"
         )
     content = _mat(scipy_io.loadmat, path, variable_names=("X", "y"))
     labels = _labels(content["y"][:, 0], first=1, where=f"{path}, y") + 1
     return content["X"].transpose(3, 2, 0, 1), labels % 10
-
-
-def read_idx(paths: Sequence[Path], split: str, shape: Shape) -> Arrays:
-    """Read a file of images and a file of labels in MNIST's layout, with one channel."""
-    images, labels = paths
-    count, _, height, width = shape
-    return (
-        _idx(images, IDX_IMAGES, (count, height, width))[:, np.newaxis],
-        _labels(_idx(labels, IDX_LABELS, (count,)), first=0, where=str(labels)),
-    )
 
 
 def _read_members(path: Path, names: Sequence[str], most: int) -> dict[str, bytes]:
@@ -226,36 +213,6 @@ def _no_mat(path: Path, error: Exception) -> FormatError:
     )
 
 
-def _idx(path: Path, magic: int, most: tuple[int, ...]) -> NDArray[np.uint8]:
-    try:
-        with gzip.open(path) as file:
-            header = file.read(4 * (1 + len(most)))
-            if header[:4] != struct.pack(">I", magic):
-                kind = "images" if magic == IDX_IMAGES else "labels"
-                raise FormatError(
-                    f"{path}: IDX {kind} start with the bytes {magic:08x}, "
-                    f"this file starts with {header[:4].hex() or 'nothing'}"
-                )
-            if len(header) < 4 * (1 + len(most)):
-                raise FormatError(f"{path} ends within its header, after {len(header)} bytes")
-            shape = struct.unpack_from(f">{len(most)}I", header, 4)
-            if shape[0] > most[0] or shape[1:] != most[1:]:
-                raise FormatError(
-                    f"{path}: the header says {_by(shape)}, expected {_by(most)} at most"
-                )
-            content = file.read(math.prod(shape) + 1)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise FormatError(
-            f"{path} is cut short, damaged or no .gz file ({error}); fetch it again"
-        ) from error
-    if len(content) != math.prod(shape):
-        what = "fewer" if len(content) < math.prod(shape) else "more"
-        raise FormatError(
-            f"{path}: the header says {_by(shape)} = {math.prod(shape):,} bytes, {what} follow"
-        )
-    return np.frombuffer(content, np.uint8).reshape(shape)
-
-
 def _labels(raw: NDArray[Any], first: int, where: str) -> Labels:
     """Return ten classes that start at ``first`` as int64 from 0 on."""
     wrong = np.flatnonzero(~np.isin(raw, np.arange(first, first + 10)))
@@ -276,5 +233,6 @@ def _records(content: bytes, shape: tuple[int, ...], where: str) -> NDArray[np.u
     return np.frombuffer(content, np.uint8).reshape(-1, *shape)
 
 
-def _by(shape: tuple[int, ...]) -> str:
+def by(shape: Sequence[int]) -> str:
+    """Return a shape as text."""
     return " x ".join(map(str, shape))

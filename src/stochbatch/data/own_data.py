@@ -12,7 +12,8 @@ import json
 import os
 import statistics
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,8 @@ from stochbatch.data.cache import digest
 from stochbatch.data.catalogue import Augmentation, Dataset, Part
 from stochbatch.data.data_errors import FormatError, MissingFileError
 from stochbatch.data.folder import data_root
-from stochbatch.data.formats import Arrays, Images, Labels, Shape
-from stochbatch.data.pictures import PictureError, facts_of, read_picture
+from stochbatch.data.formats import Arrays, Images, Labels, Shape, by
+from stochbatch.data.pictures import facts_of, read_picture
 from stochbatch.files import write_atomically
 from stochbatch.optional import optional
 from stochbatch.registry import DATASETS
@@ -149,39 +150,40 @@ def names(root: str | os.PathLike[str] | None = None) -> list[str]:
 
 def _entry(path: Path) -> Dataset:
     """Return the entry of a stored data set; its pixels are not read."""
-    try:
-        with optional("safetensors").safe_open(path, "np") as file:
-            facts = json.loads(file.metadata()["own"])
-        train, test, shape, classes = (facts[key] for key in ("train", "test", "shape", "classes"))
-        channels, height, width = map(int, shape)
-    except Exception as error:  # of safetensors, JSON, or whatever a damaged file makes happen
-        why = " ".join(str(error).split())
-        raise FormatError(f"{path} is damaged ({why}): take the data in again") from None
-    return Dataset(
-        name=PREFIX + path.stem,
-        shape=(channels, height, width),
-        classes=tuple(map(str, classes)),
-        train=Part(int(train)),
-        test=Part(int(test)),
-        read=partial(_read, path),
-        augmentation=Augmentation(max(1, width // 8), flip=channels == 3),
-    )
+    with _stored(path) as (_, facts):
+        channels, height, width = map(int, facts["shape"])
+        return Dataset(
+            name=PREFIX + path.stem,
+            shape=(channels, height, width),
+            classes=tuple(map(str, facts["classes"])),
+            train=Part(int(facts["train"])),
+            test=Part(int(facts["test"])),
+            read=partial(_read, path),
+            augmentation=Augmentation(max(1, width // 8), flip=channels == 3),
+        )
 
 
 def _read(path: Path, paths: Sequence[Path], split: str, shape: Shape) -> Arrays:
     """Return a split of a stored data set, if its content is what its name says."""
-    try:
-        with optional("safetensors").safe_open(path, "np") as file:
-            facts = json.loads(file.metadata()["own"])
-            arrays = file.get_tensor(f"{split}_images"), file.get_tensor(f"{split}_labels")
-    except FileNotFoundError:
-        raise MissingFileError(f"{path} is gone: take the data in again") from None
-    except Exception as error:
-        why = " ".join(str(error).split())
-        raise FormatError(f"{path} is damaged ({why}): take the data in again") from None
-    if digest(*arrays) != facts["sha256"][split] or _hash(facts) != path.stem:
+    with _stored(path) as (file, facts):
+        arrays = file.get_tensor(f"{split}_images"), file.get_tensor(f"{split}_labels")
+        same = digest(*arrays) == facts["sha256"][split] and _hash(facts) == path.stem
+    if not same:
         raise FormatError(f"{path} has changed since it was written: take the data in again")
     return arrays
+
+
+@contextmanager
+def _stored(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Open the file of a stored data set; yield it and what it says of itself."""
+    try:
+        with optional("safetensors").safe_open(path, "np") as file:
+            yield file, json.loads(file.metadata()["own"])
+    except FileNotFoundError:
+        raise MissingFileError(f"{path} is gone: take the data in again") from None
+    except Exception as error:  # of safetensors, JSON, or whatever a damaged file makes happen
+        why = " ".join(str(error).split())
+        raise FormatError(f"{path} is damaged ({why}): take the data in again") from None
 
 
 def _hash(facts: dict[str, Any]) -> str:
@@ -193,7 +195,7 @@ def _hash(facts: dict[str, Any]) -> str:
 def _store(
     train: Arrays, test: Arrays, classes: Sequence[str] | None, where: str, root: Path
 ) -> Dataset:
-    train, test, classes = _checked(train, test, classes, where)
+    classes = _checked_classes(train, test, classes, where)
     facts = {
         "train": len(train[1]),
         "test": len(test[1]),
@@ -215,13 +217,14 @@ def _store(
     return DATASETS[PREFIX + path.stem]
 
 
-def _checked(
+def _checked_classes(
     train: Arrays, test: Arrays, classes: Sequence[str] | None, where: str
-) -> tuple[Arrays, Arrays, Sequence[str]]:
-    """Return what can be trained on, or raise for the first reason why it cannot."""
+) -> Sequence[str]:
+    """Return the names of the classes, or raise for the first reason why nothing can be trained."""
     if train[0].shape[1:] != test[0].shape[1:]:
         raise FormatError(
-            f"{where}: training images are {_size(train[0])}, test images {_size(test[0])}"
+            f"{where}: training images are {by(train[0].shape[1:])}, "
+            f"test images {by(test[0].shape[1:])}"
         )
     labels = np.concatenate([train[1], test[1]])
     if len(labels) and labels.min() < 0:
@@ -239,11 +242,7 @@ def _checked(
         counts = np.bincount(found, minlength=len(classes))
         if empty := [name for name, count in zip(classes, counts, strict=True) if not count]:
             raise FormatError(f"{where}: the class {empty[0]!r} has no {part} image")
-    return train, test, classes
-
-
-def _size(images: Images) -> str:
-    return " x ".join(map(str, images.shape[1:]))
+    return classes
 
 
 def _split(images: Images, labels: Labels, keys: Sequence[bytes] = ()) -> tuple[Arrays, Arrays]:
@@ -280,7 +279,7 @@ def _folder(path: Path) -> tuple[Arrays, Arrays | None, list[str]]:
     else:
         found = [_listed(path)]
     classes = sorted(found[0])
-    facts = [_facts(file) for part in found for files in part.values() for file in files]
+    facts = [facts_of(file) for part in found for files in part.values() for file in files]
     side = _side([(width, height) for width, height, _ in facts])
     grey = all(grey for *_, grey in facts)
     if len(facts) * (side or facts[0][0]) ** 2 * (1 if grey else 3) > MOST_BYTES:
@@ -288,7 +287,8 @@ def _folder(path: Path) -> tuple[Arrays, Arrays | None, list[str]]:
     arrays = []
     for part in found:
         files = [(file, label) for label, name in enumerate(classes) for file in part.get(name, ())]
-        images = np.stack([_pixels(file, side, grey) for file, _ in files])
+        pictures = (read_picture(file, "L" if grey else "RGB") for file, _ in files)
+        images = np.stack([_fitted(picture, side) for picture in pictures])
         arrays.append((images, np.array([label for _, label in files], dtype=np.int64)))
     if len(arrays) == 2:
         return arrays[0], arrays[1], classes
@@ -313,13 +313,6 @@ def _listed(folder: Path) -> dict[str, list[Path]]:
     return found
 
 
-def _facts(file: Path) -> tuple[int, int, bool]:
-    try:
-        return facts_of(file)
-    except PictureError as error:
-        raise FormatError(str(error)) from None
-
-
 def _side(sizes: Sequence[tuple[int, int]]) -> int | None:
     """Return the side that images are resized to, or None if they stay as they are."""
     first = sizes[0]
@@ -329,16 +322,8 @@ def _side(sizes: Sequence[tuple[int, int]]) -> int | None:
     return max((side for side in SIDES if side <= median), default=SIDES[0])
 
 
-def _pixels(file: Path, side: int | None, grey: bool) -> Images:
-    """Return a picture as uint8 of shape C x H x W."""
-    try:
-        picture = read_picture(file, "L" if grey else "RGB")
-    except PictureError as error:
-        raise FormatError(str(error)) from None
-    return _fitted(picture, side)
-
-
 def _fitted(picture: Any, side: int | None) -> Images:
+    """Return a picture as uint8 of shape C x H x W, resized if it must be."""
     if side is not None:
         box = optional("PIL.Image").Resampling.BOX
         picture = optional("PIL.ImageOps").fit(picture, (side, side), box)
@@ -413,10 +398,9 @@ def _arrays(images: Images, labels: Labels, where: str) -> Arrays:
     elif images.ndim == 4 and images.shape[1] not in (1, 3) and images.shape[3] in (1, 3):
         images = images.transpose(0, 3, 1, 2)
     if images.ndim != 4 or images.shape[1] not in (1, 3):
-        shape = " x ".join(map(str, images.shape))
         raise FormatError(
             f"{where}: images must be N x H x W, N x C x H x W or N x H x W x C with one or three "
-            f"channels, got {shape}"
+            f"channels, got {by(images.shape)}"
         )
     return _resized(np.ascontiguousarray(images)), labels.reshape(-1).astype(np.int64)
 

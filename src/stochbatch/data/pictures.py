@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from stochbatch.data.data_errors import FormatError
 from stochbatch.optional import optional
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
@@ -18,10 +19,6 @@ MOST_PIXELS = 50_000_000
 
 ENOUGH = (1024, 1024)
 """Larger pictures are first scaled down to this."""
-
-
-class PictureError(ValueError):
-    """A file that cannot be read as a picture."""
 
 
 def read_picture(path: Path, mode: str) -> Any:
@@ -50,7 +47,7 @@ def facts_of(path: Path) -> tuple[int, int, bool]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """Open a picture; whatever goes wrong with it is a `PictureError`."""
+    """Open a picture; whatever goes wrong with it is a `FormatError`."""
     image = optional("PIL.Image")
     try:
         with warnings.catch_warnings():
@@ -64,4 +61,4 @@ def _opened(path: Path) -> Iterator[Any]:
                 yield picture
     except Exception as error:  # Pillow lets through whatever a damaged file makes happen
         why = " ".join(str(error).split()) or type(error).__name__
-        raise PictureError(f"{path} cannot be read as a picture: {why}") from None
+        raise FormatError(f"{path} cannot be read as a picture: {why}") from None

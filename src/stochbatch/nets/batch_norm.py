@@ -32,26 +32,15 @@ def uniform_norm_scales(network: nn.Module) -> None:
 def resample_batch_norm(network: nn.Module, batches: Iterable[Tensor]) -> None:
     """Estimate the running statistics of all batch norms anew, at the present weights.
 
-    An optimizer that takes its gradients at other points than the one it returns, as
-    Entropy-SGD does, leaves running means and variances that do not belong to the returned
-    weights; so does training with dropout, whose features have another variance than those of
-    an evaluation. Call this before evaluating.
-
-    Batch norms work as in training; every other module, dropout too, as in evaluation, since
-    the statistics are for evaluations. Each batch counts the same, a smaller one as well.
-    Weights, momenta and the training mode of every single module are afterwards what they
-    were; no random numbers are drawn. If anything fails, the statistics are what they were,
-    too. A compiled network runs uncompiled here, as a cumulative average is read on the host.
-
-    ``torch.optim.swa_utils.update_bn`` gives the same statistics for a network without
-    dropout. It runs dropout as in training, gives all modules the mode of the network, takes
-    an empty loader for an order to reset, and leaves modes and momenta changed on an error.
+    For optimizers such as Entropy-SGD, which take their gradients at other points than the one
+    they return. Batch norms work as in training; every other module, dropout too, as in
+    evaluation (``torch.optim.swa_utils.update_bn`` runs dropout as in training). Each batch counts
+    the same. Momenta and modes are afterwards what they were, and if anything fails, so are the
+    statistics. A compiled network runs uncompiled, as a cumulative average is read on the host.
 
     Args:
-        network: a network whose batch norms track running statistics; without any, nothing
-            is done.
-        batches: batches of images, each of at least two values a channel, on the network's
-            device. ``(images for images, labels in loader)`` makes them from a loader.
+        network: without batch norms that track statistics nothing is done.
+        batches: batches of images, on the network's device.
 
     Example:
         >>> import torch

@@ -1,4 +1,4 @@
-"""Where a network drops features, and how: single elements, or whole residual branches.
+"""Options of all networks, and dropout: of single elements, or of whole residual branches.
 
 A dropout shares the place of the layer it follows, or comes last in its branch. It has
 neither parameters nor buffers and draws nothing when it is made. So a network has the same
@@ -13,10 +13,26 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from stochbatch.checks import check_count, check_positive, check_real
+
 DropoutName = Literal["head", "block", "all", "adaptive"]
 
 DROPOUTS: tuple[DropoutName, ...] = ("head", "block", "all", "adaptive")
 """Names of the places of dropout; ``None`` is a network without."""
+
+
+def check_options(
+    classes: object, channels: object, width: float, dropout: object, dropout_rate: float
+) -> None:
+    """Raise ``TypeError`` or ``ValueError`` for the first option that is not allowed."""
+    check_count("classes", classes)
+    check_count("channels", channels)
+    check_positive("width", width)
+    if dropout is not None and dropout not in DROPOUTS:
+        raise ValueError(f"dropout must be None or one of {DROPOUTS}, got {dropout!r}")
+    check_real("dropout_rate", dropout_rate)
+    if not 0 <= dropout_rate < 1:
+        raise ValueError(f"dropout_rate must be in [0, 1), got {dropout_rate}")
 
 
 def then_dropout(layer: nn.Module, rate: float) -> nn.Module:

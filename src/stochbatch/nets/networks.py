@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
 
 from torch import nn
 
-from stochbatch.nets.dropout import DropoutName
 from stochbatch.nets.resnet import resnet18, resnet50
 from stochbatch.nets.vgg import vgg11, vgg_tiny
 from stochbatch.registry import NETWORKS
 
+NetworkFactory = Callable[..., nn.Module]
+"""Takes ``classes``, ``channels``, ``width``, ``dropout`` and ``dropout_rate`` by keyword."""
 
-class NetworkFactory(Protocol):
-    """Makes a network; every network takes the same options."""
-
-    def __call__(
-        self,
-        classes: int = ...,
-        channels: int = ...,
-        width: float = ...,
-        dropout: DropoutName | None = ...,
-        dropout_rate: float = ...,
-    ) -> nn.Module:
-        """Return a network with newly drawn weights."""
-        ...
-
-
-NETWORKS.provide("vgg11", vgg11)
-NETWORKS.provide("resnet18", resnet18)
-NETWORKS.provide("resnet50", resnet50)
-NETWORKS.provide("vgg_tiny", vgg_tiny)
+for _factory in (vgg11, resnet18, resnet50, vgg_tiny):
+    NETWORKS.provide(_factory.__name__, _factory)

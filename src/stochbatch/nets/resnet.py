@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from stochbatch.nets.arguments import check_options
-from stochbatch.nets.dropout import DropoutName, StochasticDepth, rising_rates, then_dropout
+from stochbatch.nets.dropout import (
+    DropoutName,
+    StochasticDepth,
+    check_options,
+    rising_rates,
+    then_dropout,
+)
 
 WIDTHS = (64, 128, 256, 512)
 

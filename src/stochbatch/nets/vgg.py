@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch.fx
 from torch import Tensor, nn
 
-from stochbatch.nets.arguments import check_options
-from stochbatch.nets.dropout import DropoutName, rising_rates, then_dropout
+from stochbatch.nets.dropout import DropoutName, check_options, rising_rates, then_dropout
 
 Stages = tuple[tuple[int, ...], ...]
 

@@ -158,11 +158,8 @@ def run_stages(
 ) -> tuple[StudyResults, Count]:
     """Run what is missing of a study until nothing is: each stage of tuning asks for the next.
 
-    Args:
-        look: collects the results so far.
-        quiet: show no progress.
-        run_trials: an engine's function; by default this machine's.
-        **options: passed on to it.
+    ``look`` collects the results so far; options are passed on to ``run_trials``, an engine's
+    function, by default this machine's.
     """
     from stochbatch.studies import local_engine
     from stochbatch.studies.engine import Count

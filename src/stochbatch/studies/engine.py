@@ -24,7 +24,7 @@ from stochbatch import data
 from stochbatch.studies.outcome import ERROR, outcome_of
 from stochbatch.training import Interrupted, Trial, run
 from stochbatch.training.exceptions import RunError
-from stochbatch.training.observers import IgnoresLostStreams
+from stochbatch.training.observers import Unfailing
 from stochbatch.training.run_folder import LOCK, METRICS, read_metrics, write
 from stochbatch.training.signals import StopSignals
 
@@ -59,10 +59,6 @@ class StudyWatcher:
 
     def close(self) -> None:
         """Nothing more will be told, whatever happened."""
-
-
-class UnfailingWatcher(IgnoresLostStreams, StudyWatcher):
-    """A watcher of a study that never stops it."""
 
 
 @dataclass
@@ -115,35 +111,28 @@ def run_study(
     watcher: StudyWatcher | None = None,
     note: str | None = None,
 ) -> Count:
-    """Run trials on an engine.
-
-    Args:
-        engine: trains them; it is stopped in any case.
-        trials: what to run, in this order.
-        root: the folder of all runs.
-        watcher: is told how it goes.
-        note: what to tell it first.
+    """Run trials, in this order, on an engine, which is stopped in any case.
 
     Raises:
         StudyStopped: SIGINT or SIGTERM came; everything so far is saved.
     """
-    watcher = UnfailingWatcher(watcher or StudyWatcher())
-    watcher.begin(trials)
+    told = Unfailing(watcher or StudyWatcher())
+    told.begin(trials)
     try:
         with StopSignals() as signals:
             try:
                 if note:
-                    watcher.note(note)
-                return _Loop(engine, trials, root, watcher).run(signals)
+                    told.note(note)
+                return _Loop(engine, trials, root, told).run(signals)
             finally:
                 engine.stop()
     finally:  # also if a second Ctrl-C does not let the processes save
-        watcher.close()
+        told.close()
 
 
 class _Loop:
     def __init__(
-        self, engine: Engine, trials: Sequence[Trial], root: Path, watcher: StudyWatcher
+        self, engine: Engine, trials: Sequence[Trial], root: Path, watcher: Unfailing
     ) -> None:
         self.engine, self.root, self.watcher = engine, root, watcher
         self.waiting = deque(trials)
@@ -216,14 +205,8 @@ class _Loop:
 def train(trial: Trial, root: Path, *, patience: float, **options: Any) -> bool:
     """Train a trial in this process, and leave its error in its folder if it fails.
 
-    Args:
-        trial: what to train.
-        root: the folder of all runs.
-        patience: seconds to wait if another process is training it, or -1 for as long as it takes.
-        **options: as for :func:`stochbatch.training.run`.
-
-    Returns:
-        Whether it was trained; False if another process still does.
+    Return False if another process is training it and still does after so many seconds of
+    patience; -1 waits for as long as it takes.
 
     Raises:
         Interrupted: SIGINT or SIGTERM came; everything so far is saved.

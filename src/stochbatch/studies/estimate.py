@@ -90,12 +90,7 @@ def estimate(
 ) -> list[float]:
     """Return the seconds that each trial still takes, by the epochs that its folder lacks.
 
-    Args:
-        trials: what is to be run.
-        root: the folder of all runs.
-        device: where.
-        told: is called before the speed of a kind is measured.
-        measured: measures it.
+    ``told`` is called before the speed of a kind of trials is measured.
     """
     speeds: dict[Kind, Speed] = {}
     seconds = []

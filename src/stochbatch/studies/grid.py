@@ -40,12 +40,11 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -54,9 +53,10 @@ from stochbatch.studies.cell import Cell
 from stochbatch.studies.claim import Claim
 from stochbatch.studies.published import check_table, published_value
 from stochbatch.studies.scales import Scale
-from stochbatch.studies.selection import StudyError, with_labels, with_names
+from stochbatch.studies.selection import StudyError, with_labels
 from stochbatch.studies.tuning import Tuning
 from stochbatch.training import Trial, TrialError
+from stochbatch.training.exceptions import what_is_wrong
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -104,23 +104,15 @@ class Axis(BaseModel):
         if self.field:
             return [Point(str(value), {self.field: value}) for value in self.values]
         if self.zip:
-            rows = [
-                dict(zip(self.zip, row, strict=True))
-                for row in zip(*self.zip.values(), strict=True)
-            ]
-            return [Point(str(next(iter(row.values()))), row) for row in rows]
+            rows = zip(*self.zip.values(), strict=True)
+            return [Point(str(row[0]), dict(zip(self.zip, row, strict=True))) for row in rows]
         if missing := [point for point in self.points if "label" not in point]:
             raise ValueError(f"axis {self.name!r}: a point has no label: {missing[0]}")
-        return [
-            Point(
-                str(point["label"]), {key: value for key, value in point.items() if key != "label"}
-            )
-            for point in self.points
-        ]
+        fields = [{**point} for point in self.points]
+        return [Point(str(each.pop("label")), each) for each in fields]
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(NamedTuple):
     """A place on an axis: its label, and the fields it sets."""
 
     label: str
@@ -229,27 +221,18 @@ class Study(BaseModel):
             given = f"{cells:,} cells of {repetitions:,}"
             raise StudyError(f"a study has at most {MOST_TRIALS:,} trials, got {given}")
 
-    def cells(
-        self,
-        scale: Scale,
-        only: Mapping[str, Sequence[str]] | None = None,
-        named: Sequence[str] = (),
-    ) -> list[Cell]:
+    def cells(self, scale: Scale, only: Mapping[str, Sequence[str]] | None = None) -> list[Cell]:
         """Return the cells at a scale, in the order of the axes.
 
         Args:
             scale: what is reduced.
             only: labels to keep, by the name of the axis.
-            named: of what is left, keep the cells whose names match one of these patterns
-                (:func:`stochbatch.studies.selection.with_names`).
         """
         pairs = list(self._cells(scale))
         found = [cell for cell, _ in pairs]
         given = {cell.key: text for cell, text in pairs}
         for name, labels in (only or {}).items():
             found = with_labels(found, name, labels)
-        if named:
-            found = with_names(found, named)
         first: dict[str, Cell] = {}
         for cell in found:
             other = first.setdefault(_text(cell.fields), cell)
@@ -318,7 +301,7 @@ class Study(BaseModel):
         except tomllib.TOMLDecodeError as error:
             raise StudyError(f"{name}: not valid TOML: {error}") from None
         except ValidationError as error:
-            raise StudyError(f"{name}: {_one_line(error)}") from None
+            raise StudyError(f"{name}: {what_is_wrong(error)}") from None
 
     @classmethod
     def from_file(cls, path: str | Path) -> Study:
@@ -362,14 +345,6 @@ def _possible(fields: dict[str, Any]) -> dict[str, Any]:
     common = METHODS[fields.get("method", "sgd")].common
     absent = {name: 0.0 for name in ("momentum", "weight_decay") if name not in common}
     return {**fields, **absent}
-
-
-def _one_line(error: ValidationError) -> str:
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
-    if "error" in first.get("ctx", {}):
-        return str(first["ctx"]["error"])
-    return f"{where}: {first['msg'][0].lower()}{first['msg'][1:]}"
 
 
 for _file in (resources.files("stochbatch.studies") / "definitions").iterdir():

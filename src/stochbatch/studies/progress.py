@@ -12,14 +12,11 @@ from stochbatch.training import Trial
 
 
 class PlainWatcher(StudyWatcher):
-    """One line per trial that is over, and one with the first estimate.
-
-    Args:
-        labels: what to call each trial, by its hash.
-    """
+    """One line per trial that is over, and one with the first estimate."""
 
     def __init__(self, labels: Mapping[str, str]) -> None:
         self.labels = labels
+        """What to call each trial, by its hash."""
 
     def begin(self, trials: Sequence[Trial]) -> None:
         """Remember what there is to do."""

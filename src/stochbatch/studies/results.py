@@ -88,7 +88,6 @@ def collect(
     root: str | Path,
     *,
     only: Mapping[str, Sequence[str]] | None = None,
-    named: Sequence[str] = (),
     repetitions: int | None = None,
 ) -> StudyResults:
     """Return what the folders under ``root`` say about a study.
@@ -98,13 +97,12 @@ def collect(
         scale: at which scale.
         root: the folder of all runs.
         only: labels to keep, by the name of the axis.
-        named: of what is left, the cells to keep, by patterns of their names.
         repetitions: trials of each cell; by default the study's, or else the scale's.
     """
     root = Path(root)
     usual = study.planned(scale)
     count = repetitions or usual
-    cells = study.cells(scale, only, named)
+    cells = study.cells(scale, only)
     parts = [
         f"{part} of {whole} {what}"
         for part, whole, what in (

@@ -1,9 +1,8 @@
-"""Choosing cells of a study: by their labels on an axis, or by patterns of their names."""
+"""Choosing cells of a study by their labels on an axis."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
 
 from stochbatch.studies.cell import Cell
 
@@ -37,37 +36,6 @@ def with_labels(cells: Sequence[Cell], axis: str, labels: Sequence[str]) -> list
         wanted.add(_plain(",".join(parts[: ends[0]])))
         parts = parts[ends[0] :]
     return [cell for cell in cells if _plain(cell.coordinates[axis]) in wanted]
-
-
-def with_names(cells: Sequence[Cell], patterns: Sequence[str]) -> list[Cell]:
-    """Return the cells whose names match one of the patterns, in their order.
-
-    A pattern is one of `fnmatch`: ``*`` is anything, ``?`` any letter. Without a wildcard it may
-    stand anywhere in the name. Capitals do not count.
-
-    Raises:
-        StudyError: a pattern matches no cell.
-
-    Example:
-        >>> from stochbatch.studies import SCALES, STUDIES
-        >>> from stochbatch.studies.selection import with_names
-        >>> cells = STUDIES["comparison"].cells(SCALES["demo"])
-        >>> [str(cell) for cell in with_names(cells, ["batch size 16, method sbs"])]
-        ['dataset digits, network vgg_tiny, batch size 16, method SBS']
-        >>> len(with_names(cells, ["sgd"])), len(with_names(cells, ["*method sgd"]))
-        (12, 4)
-    """
-    found = set()
-    for pattern in patterns:
-        whole = pattern if set(pattern) & set("*?[") else f"*{pattern}*"
-        keys = {cell.key for cell in cells if fnmatchcase(str(cell).lower(), whole.lower())}
-        if not keys:
-            raise StudyError(
-                f"no cell's name matches {pattern!r}; `stochbatch study plan NAME --list` prints "
-                "the names"
-            )
-        found |= keys
-    return [cell for cell in cells if cell.key in found]
 
 
 def _plain(label: str) -> str:

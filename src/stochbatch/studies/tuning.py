@@ -24,11 +24,11 @@ Everything follows from what lies in the run folders, so tuning resumes like any
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -165,13 +165,10 @@ def halton(number: int, dimension: int) -> float:
     for place in range(math.ceil(32 / math.log2(base))):
         number, digit = divmod(number, base)
         weight /= base
-        order = sorted(range(base), key=lambda one: _hashed(f"{dimension} {place} {one}"))
+        texts = [f"halton {dimension} {place} {one}".encode() for one in range(base)]
+        order = sorted(range(base), key=lambda one: blake2b(texts[one]).digest())
         value += weight * order[digit]
     return value
-
-
-def _hashed(text: str) -> bytes:
-    return hashlib.blake2b(f"halton {text}".encode()).digest()
 
 
 def rounded(value: float) -> float:
@@ -298,16 +295,11 @@ class Tuned:
         """
         found = []
         for name, values in tuning.spaces[self.label].items():
-            tried = sorted({float(t.settings[name]) for t in self.tried if _is_number(t, name)})
-            if isinstance(values, Range) and self.winner is not None and len(tried) > 4:
-                value = float(self.winner.settings[name])
-                if value in (tried[0], tried[-1]):
+            if isinstance(values, Range) and self.winner is not None:
+                tried = sorted({float(one.settings[name]) for one in self.tried})
+                if len(tried) > 4 and self.winner.settings[name] in (tried[0], tried[-1]):
                     found.append(name)
         return found
-
-
-def _is_number(tried: Tried, name: str) -> bool:
-    return isinstance(tried.settings.get(name), int | float)
 
 
 def _first_best(values: Sequence[float]) -> int:

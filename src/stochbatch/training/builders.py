@@ -19,12 +19,7 @@ if TYPE_CHECKING:
 
 
 def build_network(trial: Trial, **options: Any) -> nn.Module:
-    """Return the network, with weights from torch's generator.
-
-    Args:
-        trial: what to build.
-        **options: options of the network that override those of the trial.
-    """
+    """Return the network, with weights from torch's generator; options override the trial's."""
     options = {**METHODS[trial.method].network_options(trial.settings), **options}
     network = _network(trial.dataset, trial.network, trial.width, **options)
     if trial.norm_init == "uniform":

@@ -22,7 +22,7 @@ from torch import Tensor
 from stochbatch.files import write_atomically
 from stochbatch.training import metrics
 from stochbatch.training.device import is_out_of_memory
-from stochbatch.training.exceptions import RunError
+from stochbatch.training.exceptions import RunError, what_is_wrong
 from stochbatch.training.result import DataFacts
 from stochbatch.training.trial import Trial
 
@@ -95,13 +95,8 @@ def load(folder: Path, trial: Trial, *, put_aside: bool = False) -> Loaded:
     """Return the newest checkpoint that is good.
 
     Damaged ones are passed over, and said. A file that has the hash in its name is not damaged:
-    if it cannot be read, or not be loaded, that is an error, and the file stays.
-
-    Args:
-        folder: of the run.
-        trial: its trial.
-        put_aside: rename damaged ones, so that they do not count among the last two; for whoever
-            trains, not for those who look.
+    if it cannot be read, or not be loaded, that is an error, and the file stays. Who trains puts
+    damaged ones aside, so that they do not count among the last two; who only looks does not.
 
     Raises:
         RunError: a good checkpoint cannot be read, or is not one of this version and trial.
@@ -139,7 +134,7 @@ def _state(path: Path, content: bytes, trial: Trial) -> dict[str, Any]:
             raise ValueError(f"its format is {found!r}, expected {FORMAT}")
         Schema.model_validate(state)
     except ValidationError as error:
-        raise odd(path, metrics.what_is_wrong(error)) from None
+        raise odd(path, what_is_wrong(error)) from None
     except ValueError as error:
         raise odd(path, str(error)) from None
     if state["trial"] != trial.hash:

@@ -55,10 +55,6 @@ def is_first_to_report() -> bool:
 class Ranks:
     """The processes of a training. All ranks must call the methods in the same order.
 
-    Args:
-        rank: number of this process.
-        count: number of processes.
-
     Example:
         >>> from stochbatch.training.distributed import ALONE
         >>> ALONE.first(lambda: "done")

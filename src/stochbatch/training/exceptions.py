@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
 class RunError(RuntimeError):
@@ -23,3 +27,12 @@ class Interrupted(RunError):  # noqa: N818 (not an error, an order)
     def __reduce__(self) -> tuple[type[Interrupted], tuple[int, Path]]:
         """Copy it to another process, such as the driver of a cluster."""
         return type(self), (self.signal_number, self.folder)
+
+
+def what_is_wrong(error: ValidationError) -> str:
+    """Return the first thing that a schema refuses."""
+    first = error.errors(include_input=False, include_url=False)[0]
+    if "error" in first.get("ctx", {}):  # raised by a validator of ours
+        return str(first["ctx"]["error"])
+    where, text = ".".join(map(str, first["loc"])), first["msg"][0].lower() + first["msg"][1:]
+    return f"{where}: {text}" if where else text

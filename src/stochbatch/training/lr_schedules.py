@@ -94,9 +94,5 @@ def warmup_cosine(
     return SequentialLR(optimizer, parts, [rising])
 
 
-SCHEDULES.provide("cosine", cosine)
-SCHEDULES.provide("warmup-cosine", warmup_cosine)
-SCHEDULES.provide("sigmoid", sigmoid)
-SCHEDULES.provide("exponential", exponential)
-SCHEDULES.provide("staircase", staircase)
-SCHEDULES.provide("constant", constant)
+for _schedule in (sigmoid, exponential, staircase, constant, cosine, warmup_cosine):
+    SCHEDULES.provide(_schedule.__name__.replace("_", "-"), _schedule)

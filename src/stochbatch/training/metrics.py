@@ -7,6 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from stochbatch.training.exceptions import what_is_wrong
+
 
 class LayerMetrics(BaseModel):
     """What SBS did to one layer in an epoch."""
@@ -42,11 +44,7 @@ class EpochMetrics(BaseModel):
 
 
 def parse(lines: list[bytes], trial: str) -> list[dict[str, Any]]:
-    """Return lines as dicts.
-
-    Args:
-        lines: of one run, all of its epochs so far.
-        trial: the first 16 digits of its trial's hash.
+    """Return the lines of a run as dicts; ``trial`` is the first 16 digits of its trial's hash.
 
     Raises:
         ValueError: which line is odd, and why.
@@ -65,10 +63,3 @@ def parse(lines: list[bytes], trial: str) -> list[dict[str, Any]]:
     if len({line.get("data") for line in found}) > 1:
         raise ValueError("its lines are of different data")
     return found
-
-
-def what_is_wrong(error: ValidationError) -> str:
-    """Return the first thing that a schema refuses."""
-    first = error.errors(include_input=False, include_url=False)[0]
-    where = ".".join(map(str, first["loc"]))
-    return f"{where}: {first['msg']}" if where else first["msg"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -57,26 +58,22 @@ class Observer:
         """The last call, whatever happened."""
 
 
-class IgnoresLostStreams:
+class Unfailing:
     """Passes every call on to some watchers, whatever becomes of the places where they write.
 
     A closed terminal, a pipe that nobody reads or a full disk must not stop a training.
     """
 
-    def __init__(self, *watchers: Any) -> None:
-        self.watchers = watchers
+    def __init__(self, *watchers: object) -> None:
+        self._watchers = watchers
 
     def __bool__(self) -> bool:
-        return bool(object.__getattribute__(self, "watchers"))
+        return bool(self._watchers)
 
-    def __getattribute__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Callable[..., None]:
         def tell(*arguments: Any, **named: Any) -> None:
-            for watcher in object.__getattribute__(self, "watchers"):
+            for watcher in self._watchers:
                 with suppress(OSError):
                     getattr(watcher, name)(*arguments, **named)
 
         return tell
-
-
-class Observers(IgnoresLostStreams, Observer):
-    """Several observers as one that never stops a training."""

@@ -21,10 +21,7 @@ UNKNOWN = "-"
 def choose_progress(quiet: bool = False, stream: IO[str] | None = None) -> Observer:
     """Return bars for a terminal, plain lines for a file or a pipe, nothing for ``quiet``.
 
-    Args:
-        quiet: whether to show nothing.
-        stream: where to show it; by default standard error, so that what a command prints
-            can be redirected without it.
+    By default they go to standard error, so that what a command prints can be redirected.
 
     Example:
         >>> import io
@@ -43,12 +40,7 @@ def choose_progress(quiet: bool = False, stream: IO[str] | None = None) -> Obser
 
 
 class PlainProgress(Observer):
-    """One line per epoch.
-
-    Args:
-        stream: where the lines go.
-        clock: tells the time in seconds.
-    """
+    """One line per epoch."""
 
     def __init__(self, stream: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._clock = stream, clock
@@ -86,12 +78,7 @@ class PlainProgress(Observer):
 
 
 class RichProgress(PlainProgress):
-    """Two bars, of the epochs and of the batches in an epoch.
-
-    Args:
-        console: where to show them.
-        clock: tells the time in seconds.
-    """
+    """Two bars, of the epochs and of the batches in an epoch."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         from rich import progress

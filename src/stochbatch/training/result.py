@@ -14,14 +14,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-)
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 import stochbatch
 from stochbatch.registry import DATASETS, METHODS, NETWORKS, SCHEDULES
@@ -139,14 +132,6 @@ class Result(BaseModel):
         self._folder = folder
         return self
 
-    @model_serializer(mode="wrap")
-    def _serialised(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out a field that joined later where it says nothing: others can read the rest."""
-        fields: dict[str, Any] = handler(self)
-        if not fields["earlier_environments"]:
-            del fields["earlier_environments"]
-        return fields
-
 
 def environment(device: torch.device, ranks: int = 1) -> dict[str, Any]:
     """Return versions and hardware, and how many processes trained together."""
@@ -182,25 +167,18 @@ def plugins_of(trial: Trial) -> dict[str, list[str]]:
 def _revision() -> str | None:
     """Return the commit of the source, if it lies in a repository that keeps it."""
     source = Path(stochbatch.__file__)
-    git = ["git", "-C", str(source.parent)]
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(source.parent), *words]
+        found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        return found.stdout.strip()
+
     try:
         # An installed package may lie within somebody else's repository.
-        subprocess.run(
-            [*git, "ls-files", "--error-unmatch", source.name],
-            capture_output=True,
-            timeout=10,
-            check=True,
-        )
-        found = subprocess.run(
-            [*git, "describe", "--always", "--dirty", "--abbrev=40"],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        )
+        git("ls-files", "--error-unmatch", source.name)
+        return git("describe", "--always", "--dirty", "--abbrev=40") or None
     except (OSError, subprocess.SubprocessError):
         return None
-    return found.stdout.strip() or None
 
 
 def processor() -> str:

@@ -31,8 +31,8 @@ from pydantic import ValidationError
 
 from stochbatch import data
 from stochbatch.files import write_atomically
-from stochbatch.training.exceptions import RunError
-from stochbatch.training.metrics import parse, what_is_wrong
+from stochbatch.training.exceptions import RunError, what_is_wrong
+from stochbatch.training.metrics import parse
 from stochbatch.training.result import Accuracy, DataFacts, Result
 from stochbatch.training.trial import Trial, TrialError
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import safetensors.torch
 import torch
+from torch.random import fork_rng
 
 from stochbatch import data
 from stochbatch.data.own_data import remember
@@ -24,7 +25,7 @@ from stochbatch.training.checkpoint import Place, one_line
 from stochbatch.training.device import is_out_of_memory
 from stochbatch.training.distributed import Ranks, joined
 from stochbatch.training.exceptions import Interrupted, RunError
-from stochbatch.training.observers import Observer, Observers, Start
+from stochbatch.training.observers import Observer, Start, Unfailing
 from stochbatch.training.result import Accuracy, DataFacts, Result, environment, plugins_of
 from stochbatch.training.run_folder import (
     LOG,
@@ -104,7 +105,7 @@ def run(
     folder = Path(root) / trial.folder
     with StopSignals(at_once=False) as signals, joined(signals) as ranks:
         ranks.check_same(trial.hash, "were given different trials")
-        watching = Observers(*(observers if ranks.rank == 0 else ()))
+        watching = Unfailing(*(observers if ranks.rank == 0 else ()))
 
         def finished() -> Result | None:
             return None if again else find_finished(folder, data_root, accept_hash)
@@ -120,7 +121,9 @@ def run(
                     chosen = ranks.choose_device(device)
                     how = (ranks, watching, signals, checkpoint_seconds)
                     log_path = folder / LOG if ranks.rank == 0 else None
-                    with _own_generators(chosen), _reported(chosen, log_path) as log:
+                    # The caller's random numbers stay as they are.
+                    generators = fork_rng([chosen] if chosen.type == "cuda" else [])
+                    with generators, _reported(chosen, log_path) as log:
                         runner = _Runner(trial, folder, chosen, log, *how)
                         return runner.run(data_root, accept_hash, again)
             if ranks.rank == 0:
@@ -129,13 +132,6 @@ def run(
             return done
         finally:
             watching.close()
-
-
-@contextmanager
-def _own_generators(device: torch.device) -> Iterator[None]:
-    """Leave the caller's random numbers as they were."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        yield
 
 
 @contextmanager
@@ -166,7 +162,7 @@ class _Runner:
     device: torch.device
     log: RunLog
     ranks: Ranks
-    observers: Observers
+    observers: Unfailing
     signals: StopSignals
     checkpoint_seconds: float
     metrics: list[str] = field(default_factory=list)

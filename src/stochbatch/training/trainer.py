@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from stochbatch.data import DATASETS, Augmentation, Batches, Normalisation, Split, hold_out, subset
+from stochbatch.data import DATASETS, Augmentation, Batches, Split, hold_out, subset
 from stochbatch.nets import resample_batch_norm
 from stochbatch.optim import SBS
 from stochbatch.optim.kernels.build import library
@@ -70,21 +70,12 @@ class Tally(NamedTuple):
 class Trainer:
     """Everything that a trial trains with; :meth:`train_epoch` is the training loop.
 
-    Args:
-        trial: the trial.
-        train: the whole training split; the trial's share of it is drawn here.
-        test: the test split; of a trial with ``validation`` nothing of it is looked at.
-        device: where to train.
-        ranks: the processes that train together; by default only this one.
+    It is given the whole training split, and draws the trial's share of it. Of a trial with
+    ``validation`` nothing of the test split is looked at.
     """
 
     def __init__(
-        self,
-        trial: Trial,
-        train: Split,
-        test: Split,
-        device: torch.device,
-        ranks: Ranks = ALONE,
+        self, trial: Trial, train: Split, test: Split, device: torch.device, ranks: Ranks = ALONE
     ) -> None:
         self.trial, self.device, self.method = trial, device, METHODS[trial.method]
         self.ranks = ranks
@@ -115,7 +106,15 @@ class Trainer:
             normalisation=self.batches.normalisation,
             device=device,
         )
-        self.facts = _facts(train, test, len(labels), len(tested), self.batches.normalisation)
+        self.facts = DataFacts(
+            train_sha256=train.sha256,
+            test_sha256=test.sha256,
+            official=train.official and test.official,
+            train_images=len(labels),
+            test_images=len(tested),
+            mean=self.batches.normalisation.mean,
+            std=self.batches.normalisation.std,
+        )
         seed_everything(trial.seed, "initial weights")
         self.network = build_network(trial).to(device)
         if trial.compile and device.type == "cpu" and _has_narrow_convolution(self.network, 2):
@@ -152,11 +151,9 @@ class Trainer:
     ) -> dict[str, Any]:
         """Train for one epoch and return its metrics.
 
-        Args:
-            epoch: number of the epoch, from 0.
-            first: the step to begin with; those before it were done by an earlier process.
-            after_step: called with the epoch and its number of steps done; tells observers, saves
-                checkpoints and obeys signals.
+        It begins with the step ``first``, if those before were done by an earlier process.
+        ``after_step`` is called with the epoch and its number of steps done; it tells observers,
+        saves checkpoints and obeys signals.
         """
         if first == 0:
             self._begin_epoch()
@@ -373,18 +370,4 @@ def _has_narrow_convolution(network: nn.Module, stride: int = 1) -> bool:
         and min(module.in_channels, module.out_channels) < 8
         and max(module.stride) >= stride
         for module in network.modules()
-    )
-
-
-def _facts(
-    train: Split, test: Split, used: int, tested: int, normalisation: Normalisation
-) -> DataFacts:
-    return DataFacts(
-        train_sha256=train.sha256,
-        test_sha256=test.sha256,
-        official=train.official and test.official,
-        train_images=used,
-        test_images=tested,
-        mean=normalisation.mean,
-        std=normalisation.std,
     )
