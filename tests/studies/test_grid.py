@@ -83,7 +83,7 @@ def test_a_training_that_is_not_the_article_s_has_no_published_numbers(other: di
     own = article.model_copy(update={"base": {**article.base, **other}, "axes": axes})
     there = {cell.key[-1] for cell in own.cells(PAPER) if cell.published is not None}
     # Which have a momentum of their own (none), and a rate.
-    allowed = {"momentum": {"Accelerated-SGD"}, "lr": {"Entropy-SGD, printed rate"}}
+    allowed = {"momentum": {"Accelerated-SGD"}, "lr": {"Entropy-SGD as printed"}}
     assert there <= set().union(*(allowed.get(name, set()) for name in other))
 
 
