@@ -19,11 +19,13 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.doctest",
     "sphinx.ext.napoleon",
-    "sphinx.ext.mathjax",
     "sphinx.ext.viewcode",
     "article_map",
+    "generated",
 ]
 myst_enable_extensions = ["dollarmath", "colon_fence"]
+myst_heading_anchors = 3
+html_math_renderer = "mathml"
 autodoc_typehints = "none"
 html_theme = "furo"
 html_title = "stochbatch"

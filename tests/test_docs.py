@@ -1,6 +1,7 @@
 """Invariant: the documentation speaks of code that is there."""
 
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -32,3 +33,18 @@ def test_every_line_in_the_map_exists_once() -> None:
             number, line = module.line_of(entry)
             assert number > 0
             assert entry.text in line
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in [*DOCS.glob("*.md"), DOCS.parent / "CONTRIBUTING.md"]:
+        prose = re.sub(r"`[^`]*`", "", page.read_text(encoding="utf-8"))
+        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", prose):
+            assert target.startswith("https://") or (page.parent / target).exists(), (page, target)
+
+
+def test_the_example_of_a_study_is_one() -> None:
+    studies = pytest.importorskip("stochbatch.studies")
+    study = studies.Study.from_file(DOCS.parent / "examples" / "three-rates.toml")
+    cells = study.cells(studies.SCALES["paper"])
+    assert (len(cells), str(cells[0])) == (12, "method sgd, batch size 16, rate fast")
+    assert "the best of “slow”, “slower” is better than fast (rate)" in str(study.claims[1])
