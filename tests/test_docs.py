@@ -7,6 +7,8 @@ from types import ModuleType
 
 import pytest
 
+import stochbatch
+
 DOCS = Path(__file__).parent.parent / "docs"
 
 
@@ -48,3 +50,20 @@ def test_the_example_of_a_study_is_one() -> None:
     cells = study.cells(studies.SCALES["paper"])
     assert (len(cells), str(cells[0])) == (12, "method sgd, batch size 16, rate fast")
     assert "the best of “slow”, “slower” is better than fast (rate)" in str(study.claims[1])
+
+
+def test_targets_and_folders_that_are_named_exist() -> None:
+    root = DOCS.parent
+    targets = set(re.findall(r"^([a-z-]+):", (root / "Makefile").read_text(), re.MULTILINE))
+    workflow = (root / ".github" / "workflows" / "check.yml").read_text(encoding="utf-8")
+    (matrix,) = re.findall(r"target: \[(.*)\]", workflow)
+    named = re.findall(r"make ([a-z-]+)", (root / "CONTRIBUTING.md").read_text(encoding="utf-8"))
+    assert len(named) >= 6
+    assert {*named, *matrix.split(", ")} <= targets
+    for folder in re.findall(r"tests/[a-z]+\b", workflow):
+        assert (root / folder).is_dir(), folder
+
+
+def test_the_version_to_cite_is_this_one() -> None:
+    text = (DOCS.parent / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"version: {stochbatch.__version__}\n" in text
