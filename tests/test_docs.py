@@ -1,6 +1,7 @@
 """Invariant: the documentation speaks of code that is there."""
 
 import importlib.util
+import json
 import re
 from pathlib import Path
 from types import ModuleType
@@ -8,6 +9,7 @@ from types import ModuleType
 import pytest
 
 import stochbatch
+from tests.forked import forked
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -67,3 +69,14 @@ def test_targets_and_folders_that_are_named_exist() -> None:
 def test_the_version_to_cite_is_this_one() -> None:
     text = (DOCS.parent / "CITATION.cff").read_text(encoding="utf-8")
     assert f"version: {stochbatch.__version__}\n" in text
+
+
+def test_the_tour_runs_from_its_first_cell_to_its_last() -> None:
+    book = json.loads((DOCS.parent / "examples" / "tour.ipynb").read_text(encoding="utf-8"))
+    assert len(book["cells"]) == 10
+    cells = ["".join(cell["source"]) for cell in book["cells"] if cell["cell_type"] == "code"]
+    done = forked(["python", "-c", "\n".join(cells)], timeout=250)
+    assert done.returncode == 0, done.stderr
+    moved, recomputed = re.findall(r"(?:moved|recomputed): +(\[.*\])", done.stdout)
+    assert moved == recomputed
+    assert "At the settings chosen (2 tried, on validation images; " in done.stdout
