@@ -6,7 +6,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+# All of it before autodoc, which imports modules with TYPE_CHECKING set: pydantic cannot do that.
 import stochbatch
+import stochbatch.report
+import stochbatch.studies
+import stochbatch.training.runner
 from stochbatch.training import Trial
 
 project = "stochbatch"
