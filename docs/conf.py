@@ -6,7 +6,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+# All of it before autodoc, which imports modules with TYPE_CHECKING set: pydantic cannot do that.
 import stochbatch
+import stochbatch.report
+import stochbatch.studies
+import stochbatch.training.runner
 from stochbatch.training import Trial
 
 project = "stochbatch"
@@ -19,11 +23,13 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.doctest",
     "sphinx.ext.napoleon",
-    "sphinx.ext.mathjax",
     "sphinx.ext.viewcode",
     "article_map",
+    "generated",
 ]
 myst_enable_extensions = ["dollarmath", "colon_fence"]
+myst_heading_anchors = 3
+html_math_renderer = "mathml"
 autodoc_typehints = "none"
 html_theme = "furo"
 html_title = "stochbatch"

@@ -1,10 +1,15 @@
 """Invariant: the documentation speaks of code that is there."""
 
 import importlib.util
+import json
+import re
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+import stochbatch
+from tests.forked import forked
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -32,3 +37,46 @@ def test_every_line_in_the_map_exists_once() -> None:
             number, line = module.line_of(entry)
             assert number > 0
             assert entry.text in line
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in [*DOCS.glob("*.md"), DOCS.parent / "CONTRIBUTING.md"]:
+        prose = re.sub(r"`[^`]*`", "", page.read_text(encoding="utf-8"))
+        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", prose):
+            assert target.startswith("https://") or (page.parent / target).exists(), (page, target)
+
+
+def test_the_example_of_a_study_is_one() -> None:
+    studies = pytest.importorskip("stochbatch.studies")
+    study = studies.Study.from_file(DOCS.parent / "examples" / "three-rates.toml")
+    cells = study.cells(studies.SCALES["paper"])
+    assert (len(cells), str(cells[0])) == (12, "method sgd, batch size 16, rate fast")
+    assert "the best of “slow”, “slower” is better than fast (rate)" in str(study.claims[1])
+
+
+def test_targets_and_folders_that_are_named_exist() -> None:
+    root = DOCS.parent
+    targets = set(re.findall(r"^([a-z-]+):", (root / "Makefile").read_text(), re.MULTILINE))
+    workflow = (root / ".github" / "workflows" / "check.yml").read_text(encoding="utf-8")
+    (matrix,) = re.findall(r"target: \[(.*)\]", workflow)
+    named = re.findall(r"make ([a-z-]+)", (root / "CONTRIBUTING.md").read_text(encoding="utf-8"))
+    assert len(named) >= 6
+    assert {*named, *matrix.split(", ")} <= targets
+    for folder in re.findall(r"tests/[a-z]+\b", workflow):
+        assert (root / folder).is_dir(), folder
+
+
+def test_the_version_to_cite_is_this_one() -> None:
+    text = (DOCS.parent / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"version: {stochbatch.__version__}\n" in text
+
+
+def test_the_tour_runs_from_its_first_cell_to_its_last() -> None:
+    book = json.loads((DOCS.parent / "examples" / "tour.ipynb").read_text(encoding="utf-8"))
+    assert len(book["cells"]) == 10
+    cells = ["".join(cell["source"]) for cell in book["cells"] if cell["cell_type"] == "code"]
+    done = forked(["python", "-c", "\n".join(cells)], timeout=250)
+    assert done.returncode == 0, done.stderr
+    moved, recomputed = re.findall(r"(?:moved|recomputed): +(\[.*\])", done.stdout)
+    assert moved == recomputed
+    assert "At the settings chosen (2 tried, on validation images; " in done.stdout

@@ -1,6 +1,7 @@
 """Invariant: every snippet and every command of the README works."""
 
 import importlib
+import importlib.util
 import os
 import re
 import shlex
@@ -21,37 +22,50 @@ from tests.forked import forked
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-SNIPPETS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-COMMANDS = [
-    line.split("#")[0].strip()
-    for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
-    for line in block.splitlines()
-]
+TUTORIAL = (ROOT / "docs" / "train.md").read_text(encoding="utf-8")
+(DIFF,) = re.findall(r"```diff\n(.*?)```", README, re.DOTALL)
 
+
+def commands_in(page: str) -> list[str]:
+    """Return the commands of a page's blocks of shell lines."""
+    blocks = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
+    return [line.split("#")[0].strip() for block in blocks for line in block.splitlines()]
+
+
+COMMANDS = commands_in(README)
 OF_SEVERAL = [line for line in COMMANDS if line.startswith("torchrun") or "ray" in line]
 OF_STUDIES = [
     line
     for line in COMMANDS
     if line.startswith(("stochbatch study", "stochbatch rep")) and line not in OF_SEVERAL
 ]
-LINES_OF_STOCHBATCH = [
-    line
-    for line in COMMANDS
-    if line.startswith("stochbatch ") and line not in (*OF_STUDIES, *OF_SEVERAL)
-]
+COMPARISON = "stochbatch compare sgd sbs adamw --dataset my_photos/"
+MEASURE = """
+x, y = data.load("digits", split="test")
+print("accuracy", 100 * (model(x.flatten(1) / 255).argmax(1) == y).double().mean().item())
+"""
 
 
-@pytest.mark.parametrize("snippet", SNIPPETS, ids=lambda text: text.split("\n")[0])
-def test_snippet_runs(snippet: str) -> None:
-    result = forked(["python", "-c", snippet])
+@pytest.mark.parametrize("version", ["SGD", "SBS"])
+def test_both_versions_of_the_ten_lines_learn_the_digits(version: str) -> None:
+    dropped = "+" if version == "SGD" else "-"
+    lines = [line[1:] for line in DIFF.splitlines() if line[0] != dropped]
+    assert len(lines) == (9 if version == "SGD" else 10)
+    program = "\n".join(["import torch", "torch.manual_seed(0)", *lines])
+    result = forked(["python", "-c", program + MEASURE])
     assert result.returncode == 0, result.stderr
-    assert "probability" in result.stdout
+    assert float(result.stdout.split()[-1]) > 95
+    assert ("probability" in result.stdout) == (version == "SBS")
 
 
 def test_every_command_is_one_that_is_tested_here() -> None:
-    known = {f"make {target}" for target in ("demo", "test", "test-distributed", "bench")}
-    known |= {"pip install .", 'pip install -c constraints.txt ".[lab]"'}
-    assert set(COMMANDS) == known | {*LINES_OF_STOCHBATCH, *OF_STUDIES, *OF_SEVERAL}
+    known = {"make demo", "make test", COMPARISON, *OF_STUDIES, *OF_SEVERAL}
+    assert set(COMMANDS) == known
+
+
+def test_it_is_short() -> None:
+    assert len(README.splitlines()) <= 120
+    assert len(README.split()) <= 900
 
 
 def typed(line: str, folder: Path) -> str:
@@ -68,14 +82,29 @@ def typed(line: str, folder: Path) -> str:
     return result.stdout
 
 
-def test_the_commands_of_stochbatch_do_what_is_said_of_them(tmp_path: Path) -> None:
+def test_the_commands_of_the_first_tutorial_do_what_is_said_of_them(tmp_path: Path) -> None:
     """In their order, in one folder, as a reader would type them."""
     os.symlink(ROOT / "examples", tmp_path / "examples")
-    trained, shown, predicted = (typed(line, tmp_path) for line in LINES_OF_STOCHBATCH)
+    lines = [line for line in commands_in(TUTORIAL) if line.startswith("stochbatch ")]
+    trained, shown, predicted = (typed(line, tmp_path) for line in lines)
     assert "test accuracy 9" in trained
     assert "classifier.weight" in shown
     assert list(tmp_path.glob("runs/a336*/curve.png"))
     assert re.search(r"digit.png +7 ", predicted)
+
+
+def test_a_folder_of_pictures_is_compared_on(tmp_path: Path) -> None:
+    """With two made-up classes and the smallest budget, for time's sake."""
+    images = pytest.importorskip("PIL.Image")
+    for number, name in enumerate(("dark", "light")):
+        (tmp_path / "my_photos" / name).mkdir(parents=True)
+        for i in range(24):
+            picture = images.new("RGB", (32, 32), (150 * number + i, 100 * number, 2 * i))
+            picture.save(tmp_path / "my_photos" / name / f"{i}.png")
+    small = " --network vgg_tiny --budget 1 --seeds 2 --epochs 1 --batch-size 8"
+    printed = typed(COMPARISON + small + " --data-root data", tmp_path)
+    assert printed.count("At the settings chosen (1 tried, on validation images; ") == 2
+    assert re.search("^page: reports/", printed, re.MULTILINE)
 
 
 def test_the_commands_of_studies_do_what_is_said_of_them(tmp_path: Path) -> None:
@@ -89,9 +118,8 @@ def test_the_commands_of_studies_do_what_is_said_of_them(tmp_path: Path) -> None
 
 @pytest.mark.distributed
 def test_the_commands_of_several_processes_do_what_is_said_of_them(tmp_path: Path) -> None:
-    """The study narrowed to one cell, for time's sake; its installation is this one."""
-    training, installation, study = OF_SEVERAL
-    assert ".[lab,ray]" in installation
+    """The study narrowed to one cell, for time's sake."""
+    training, study = OF_SEVERAL
     narrow = " --only 'batch size=128' --only method=SGD --trials 1"
     assert "test accuracy" in typed(training, tmp_path)
     assert "1 finished" in typed(study + narrow, tmp_path)
@@ -202,6 +230,17 @@ def test_pip_install_of_the_clone(tmp_path: Path) -> None:
     assert str(tmp_path) in found.stdout
 
 
+def test_the_pictures_are_those_that_their_script_draws() -> None:
+    path = ROOT / "docs" / "figures" / "method.py"
+    spec = importlib.util.spec_from_file_location("method_picture", path)
+    picture = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(picture)
+    for theme, colours in picture.COLOURS.items():
+        drawn = path.with_name(f"method-{theme}.svg").read_text(encoding="utf-8")
+        assert drawn == picture.drawing(colours)
+
+
 def test_links_lead_somewhere() -> None:
-    for target in re.findall(r"\]\(([^)]+)\)", README):
+    shown = re.findall(r'(?:src|srcset)="([^"]+)"', README)
+    for target in [*re.findall(r"\]\(([^)]+)\)", README), *shown]:
         assert target.startswith("https://") or (ROOT / target).exists(), target

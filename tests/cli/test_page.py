@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 import typer
 
 from stochbatch.cli.app import app
 from stochbatch.training import Trial
 
-PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "cli.md").read_text(encoding="utf-8")
 
 
 def commands(command: Any, path: str = "stochbatch") -> dict[str, Any]:
@@ -31,14 +34,20 @@ ALL = commands(typer.main.get_command(app))
 def test_every_option_on_the_page_exists() -> None:
     known = set().union(*map(options, ALL.values())) | {"--help"}
     said = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", PAGE))
-    assert len(said) > 15
+    assert len(said) > 8
     assert said <= known
 
 
-def test_every_command_is_on_the_page() -> None:
-    for path in ALL:
-        command = path.removeprefix("stochbatch ")
-        assert re.search(rf"(`|\$ stochbatch ){command}\b", PAGE), command
+def test_every_command_is_on_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its help is printed there when the pages are built."""
+    pytest.importorskip("docutils")
+    monkeypatch.syspath_prepend(DOCS)
+    generated = importlib.import_module("generated")
+    assert ".. command-help::" in PAGE
+    listed = {" ".join(("stochbatch", *words)) for words in generated.paths(ALL["stochbatch"])}
+    assert listed == set(ALL)
+    assert "--evaluate-every" in generated.help_of(("train",))
+    assert generated.help_of(("data", "get")).startswith("Usage: stochbatch data get")
 
 
 def test_the_folder_of_the_example_is_that_of_its_trial() -> None:

@@ -14,7 +14,7 @@ def uniform_norm_scales(network: nn.Module) -> None:
     """Draw the scales of all batch norms from [0, 1), as torch did up to version 1.1.
 
     Since version 1.2 they start at 1. The smaller start keeps the first steps at a large rate
-    stable; see ``docs/reproduce.md``.
+    stable; see ``docs/evidence.md``.
 
     Example:
         >>> import torch

@@ -37,6 +37,7 @@ class Accuracy(BaseModel):
     final: float
     """Last epoch that was evaluated."""
     best_epoch: int
+    """Counted from 0."""
 
     @classmethod
     def of(cls, curve: list[float | None], diverged: bool = False) -> Accuracy | None:
@@ -81,12 +82,17 @@ class DataFacts(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     train_sha256: str
+    """Digest of the training images and labels."""
     test_sha256: str
+    """Digest of the test images and labels."""
     official: bool
+    """Whether the files were the published ones."""
     train_images: int
     test_images: int
+    """Number of test images; ``train_images`` is that of training images."""
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    """Standard deviation per channel; ``mean`` is the mean."""
 
     @property
     def key(self) -> str:
@@ -100,10 +106,15 @@ class Result(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     schema_version: Literal[1] = 1
+    """Version of this list of fields."""
     status: Literal["finished", "diverged"]
+    """``finished`` or ``diverged``."""
     trial: dict[str, Any]
+    """All fields of the trial."""
     trial_hash: str
+    """Its identity, 64 digits; the first 16 name the folder."""
     epochs: int
+    """Epochs done."""
     accuracy: Accuracy | None
     """None if not even one epoch was evaluated."""
     train_loss: float | None
@@ -111,9 +122,13 @@ class Result(BaseModel):
     curve: list[float | None]
     """Test accuracy of every epoch; None where it was not evaluated."""
     parameters: int
+    """Number of scalars of the network."""
     data: DataFacts
+    """Which images were used."""
     weights_sha256: str
+    """Of the bytes of ``weights.safetensors``."""
     times: dict[str, float]
+    """Seconds in all and per epoch."""
     environment: dict[str, Any]
     """Of the process that finished it."""
     earlier_environments: list[dict[str, Any]] = Field(default_factory=list)

@@ -1,0 +1,105 @@
+"""Pages that are made from the code: help of all commands, tables of names, formulas as MathML.
+
+``.. command-help::`` prints the ``--help`` of every command, ``.. registry:: METHODS`` the names of
+a registry with a line about each. Formulas become MathML by docutils, which browsers draw without
+a script and without a network.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Any
+
+import typer
+from docutils import nodes
+from docutils.parsers.rst import Directive
+from docutils.utils.math.latex2mathml import tex2mathml
+from typer.testing import CliRunner
+
+from stochbatch.cli.app import app as command_line
+
+REGISTRIES = {
+    "METHODS": "training",
+    "SCHEDULES": "training",
+    "NETWORKS": "nets",
+    "DATASETS": "data",
+    "STUDIES": "studies",
+}
+
+
+def paths(command: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """Return the words of all commands, each before those below it."""
+    found = [path]
+    for name, one in getattr(command, "commands", {}).items():
+        found += paths(one, (*path, name))
+    return found
+
+
+def help_of(words: tuple[str, ...]) -> str:
+    """Return what ``stochbatch WORDS --help`` prints in 80 columns."""
+    before = os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = "80"
+    try:
+        done = CliRunner().invoke(command_line, [*words, "--help"], prog_name="stochbatch")
+    finally:
+        os.environ.pop("COLUMNS")
+        if before is not None:
+            os.environ["COLUMNS"] = before
+    if done.exit_code:
+        raise ValueError(f"stochbatch {' '.join(words)} --help: {done.output}")
+    return done.output.strip("\n")
+
+
+class CommandHelp(Directive):
+    """A section per command, with its help."""
+
+    def run(self) -> list[nodes.Node]:
+        """Return the sections."""
+        sections = []
+        for words in paths(typer.main.get_command(command_line)):
+            title = " ".join(("stochbatch", *words))
+            section = nodes.section(ids=[nodes.make_id(title)], names=[title])
+            section += [nodes.title(text=title), nodes.literal_block(text=help_of(words))]
+            section[-1]["language"] = "text"
+            sections.append(section)
+        return sections
+
+
+class RegistryTable(Directive):
+    """Names of a registry, each with the line that ``stochbatch list`` prints about it."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Return the table."""
+        (name,) = self.arguments
+        registry = getattr(importlib.import_module(f"stochbatch.{REGISTRIES[name]}"), name)
+        body = nodes.tbody()
+        for one in registry:
+            row = nodes.row()
+            for content in (nodes.literal(text=one), nodes.Text(registry.summary(one))):
+                row += nodes.entry("", nodes.paragraph("", "", content))
+            body += row
+        group = nodes.tgroup("", nodes.colspec(colwidth=2), nodes.colspec(colwidth=7), body, cols=2)
+        return [nodes.table("", group)]
+
+
+def visit_math(translator: Any, node: nodes.math) -> None:
+    """Write a formula within a line."""
+    translator.body.append(tex2mathml(node.astext()))
+    raise nodes.SkipNode
+
+
+def visit_displaymath(translator: Any, node: nodes.math_block) -> None:
+    """Write a formula on a line of its own."""
+    translator.body.append(f'<div class="math">{tex2mathml(node.astext(), as_block=True)}</div>')
+    raise nodes.SkipNode
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Register directives and the renderer."""
+    app.add_directive("command-help", CommandHelp)
+    app.add_directive("registry", RegistryTable)
+    app.add_html_math_renderer("mathml", (visit_math, None), (visit_displaymath, None))
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
