@@ -60,8 +60,7 @@ class AccSGD(CheckedOptimizer):
     schemes for stochastic optimization", 2018.
     """
 
-    # Nothing skips a step that is not finite: a diverged run must resume as it was.
-    slots: ClassVar[Slots] = {AVERAGE: Slot(finite=False), STEP: COUNTER}
+    slots: ClassVar[Slots] = {AVERAGE: Slot(), STEP: COUNTER}
 
     def __init__(
         self,
