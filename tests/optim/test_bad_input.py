@@ -85,6 +85,7 @@ LINEAR = nn.Linear(2, 2)
         ([], ValueError, "empty parameter list"),
         (weight(), TypeError, "params argument given to the optimizer should be an iterable"),
         ([{"params": TWICE}, {"params": TWICE}], ValueError, "more than one parameter group"),
+        ([{"lr": 0.1}], TypeError, "a parameter group must be a dict with 'params', got {'lr'"),
         ([1.0, 2.0], TypeError, "optimizer can only optimize Tensors"),
         ([{"params": {TWICE}}], TypeError, "ordered collections"),
         ([torch.ones(2, requires_grad=True) * 2], ValueError, "non-leaf"),

@@ -134,6 +134,8 @@ def spoil(state_dict: dict, change: str) -> Any:
         state_dict["param_groups"].append(state_dict["param_groups"][0])
     elif change == "keys":
         return {"state": {}}
+    elif change == "list":
+        return [1, 2]
     elif change == "sgd":
         return torch.optim.SGD(Problem().network.parameters(), lr=0.1).state_dict()
     return state_dict
@@ -150,6 +152,7 @@ def spoil(state_dict: dict, change: str) -> Any:
         ("size", ValueError, r"groups of sizes \[9\], this optimizer \[10\]"),
         ("groups", ValueError, r"groups of sizes \[10, 10\], this optimizer \[10\]"),
         ("keys", ValueError, "must be a dict with 'state' and 'param_groups'"),
+        ("list", TypeError, "state_dict must be a dict, got list"),
         ("sgd", ValueError, "not one of NAME: its parameter group 0 lacks"),
     ],
 )

@@ -21,6 +21,7 @@ from tests.processes import Processes
 
 both = pytest.mark.parametrize("fused", [False, True], ids=["eager", "native"])
 
+STATE = ("grad_mean", "batches", "momentum_buffer", "step", "skipped_steps")
 LARGE = 5000
 """So many floats that a step which writes beyond a tensor's memory does not go unnoticed."""
 
@@ -86,6 +87,22 @@ def survived(function: Callable[[], str]) -> str:
 # ---- A step is all or nothing ----
 
 
+@pytest.mark.parametrize("option", ["lr", "weight_decay"])
+def test_what_float32_cannot_hold_is_the_same_to_every_kernel(option: str) -> None:
+    seen = []
+    for fused in (False, True):
+        weight = Parameter(torch.ones(20))
+        try:
+            optimizer = SBS([weight], **{option: 1e39}, probability=1.0, fused=fused)
+            weight.grad = torch.ones(20)
+            optimizer.step()
+            seen.append(str(weight.tolist()))
+        except (RuntimeError, ValueError) as error:
+            assert torch.equal(weight, torch.ones(20))
+            seen.append(type(error).__name__)
+    assert seen[0] == seen[1]
+
+
 @pytest.mark.parametrize("fused", [False, None], ids=["eager", "chosen"])
 def test_a_parameter_that_cannot_be_written_stops_the_others_too(fused: bool | None) -> None:
     first, expanded = Parameter(torch.ones(3)), Parameter(torch.ones(1).expand(5))
@@ -100,12 +117,41 @@ def test_a_parameter_that_cannot_be_written_stops_the_others_too(fused: bool | N
 # ---- Memory ----
 
 
+def _freed(fused: bool, what: str, bytes_left: int) -> str:
+    training = Training(fused)
+    training.tensor(what).untyped_storage().resize_(bytes_left)
+    return training.outcome()
+
+
+@both
+@pytest.mark.parametrize("what", ["weight", "gradient", *STATE])
+def test_freed_memory_is_not_touched(
+    what: str, fused: bool, request: pytest.FixtureRequest
+) -> None:
+    assert survived(lambda: _freed(fused, what, 0)) == "refused"
+
+
+@both
+@pytest.mark.parametrize("what", ["weight", "gradient", "grad_mean", "batches", "momentum_buffer"])
+def test_memory_that_ends_early_is_not_overrun(
+    what: str, fused: bool, request: pytest.FixtureRequest
+) -> None:
+    assert survived(lambda: _freed(fused, what, 40)) == "refused"
+
+
 CHANGES: dict[str, Callable[[dict[str, Tensor], str], object]] = {
     "resized": lambda state, name: state[name].resize_(3),
     "cut by its data": lambda state, name: setattr(state[name], "data", state[name][:3].clone()),
     "cut": lambda state, name: state.update({name: state[name][:3].clone()}),
     "longer": lambda state, name: state.update({name: state[name].repeat(2)}),
     "on another device": lambda state, name: state.update({name: state[name].to("meta")}),
+}
+UNSAFE = {
+    "resized": ("grad_mean", "batches", "momentum_buffer"),
+    "cut by its data": ("batches", "momentum_buffer"),
+    "cut": ("batches", "momentum_buffer"),
+    "longer": ("batches", "momentum_buffer"),
+    "on another device": ("batches", "momentum_buffer"),
 }
 
 

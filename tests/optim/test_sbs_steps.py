@@ -13,6 +13,7 @@ from torch.optim import lr_scheduler as schedulers
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stochbatch import SBS, param_groups
+from stochbatch.optim import plan
 from tests.optim.networks import (
     backward,
     batch,
@@ -209,6 +210,27 @@ def test_only_zero_rates_with_zero_gradients_make_a_dummy_step(rate: float) -> N
             optimizer.param_groups[0]["lr"] = 0.1
     assert sbs.steps == 3
     assert torch.equal(ours, theirs)
+
+
+def test_layers_that_take_turns_are_described_once(monkeypatch) -> None:
+    described = []
+    real = plan.describe_layers
+    monkeypatch.setattr(
+        plan, "describe_layers", lambda *given: (described.append(1), real(*given))[1]
+    )
+    weights = [nn.Parameter(torch.ones(3)) for _ in range(plan.KEPT + 2)]
+    optimizer = SBS(weights, fused=False)
+    for step in range(8):
+        for number, weight in enumerate(weights):
+            weight.grad = torch.ones(3) if number == step % 2 else None
+        optimizer.step()
+    assert len(described) == 2
+    for weight in weights:  # more than are kept
+        optimizer.zero_grad()
+        weight.grad = torch.ones(3)
+        optimizer.step()
+    assert len(optimizer._plans._known) <= plan.KEPT
+    assert optimizer.steps == 8 + len(weights)
 
 
 def test_a_parameter_that_moved_to_another_device_is_refused() -> None:

@@ -529,6 +529,40 @@ def test_the_profiler_sees_a_step_once(name: str) -> None:
 # The scaler of mixed precision.
 
 
+@both
+def test_a_fused_step_does_not_count_if_found_inf_says_so(name: str) -> None:
+    task, same = Task(), Task()
+    optimizer = task.make(name, {"momentum": 0.9, "fused": True})
+    assert optimizer._step_supports_amp_scaling
+    optimizer.grad_scale, optimizer.found_inf = None, torch.tensor(1.0)
+    task.train(optimizer, 2)
+    assert equal(task, same)
+
+
+@both
+def test_a_fused_step_divides_gradients_by_grad_scale(name: str) -> None:
+    scaled, plain = Task(), Task()
+    one, other = (task.make(name, {"momentum": 0.9, "fused": True}) for task in (scaled, plain))
+    for _ in range(3):
+        for task, scale in ((scaled, 8.0), (plain, 1.0)):
+            for parameter in task.params:
+                parameter.grad = None
+            (scale * task.loss()).backward()
+        one.grad_scale, one.found_inf = torch.tensor(8.0), torch.tensor(0.0)
+        one.step()
+        other.step()
+    assert equal(scaled, plain)
+
+
+def test_a_tiny_gradient_of_half_precision_is_unscaled_in_float32() -> None:
+    weight = torch.nn.Parameter(torch.zeros(3, dtype=torch.float16))
+    weight.grad = torch.full((3,), 2.0**-14, dtype=torch.float16)
+    optimizer = SBS([weight], lr=2.0**10, probability=1.0, fused=False)
+    optimizer.grad_scale, optimizer.found_inf = torch.tensor(2.0**16), torch.tensor(0.0)
+    optimizer.step()
+    assert weight.tolist() == [-(2.0**-20)] * 3  # 2**-30, the gradient, is 0 in float16
+
+
 @every_input
 def test_a_scaled_loss_gives_the_same_weights(name: str, kwargs: dict) -> None:
     scaled, plain = Task(), Task()

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from stochbatch.optim.memory import PLAIN
 from stochbatch.optim.optimizer import Member, real_view
+from stochbatch.optim.pieces import memory_layout
 from stochbatch.optim.probability import compute_dtype
 from stochbatch.optim.shards import Shards, Window, local
-from stochbatch.optim.slots import STEP, Slot, follow
+from stochbatch.optim.slots import STEP, Slot, like
 from stochbatch.optim.update import Scalars
 
 GRAD_MEAN = "grad_mean"
@@ -23,12 +25,12 @@ TALLY = "tally"
 
 SLOTS = {
     GRAD_MEAN: Slot(always=False),
-    BATCHES: Slot(torch.int32, always=False),
+    BATCHES: Slot(torch.int32, always=False, least=1),
     MOMENTUM_BUFFER: Slot(always=False),
     # These two belong to the optimizer: all parameters hold the same two tensors.
-    STEP: Slot(torch.int64, (), shared=True),
-    SKIPPED_STEPS: Slot(torch.int64, (), shared=True),
-    TALLY: Slot(torch.float32, (3,)),  # steps, mean probability, mean batches
+    STEP: Slot(torch.int64, (), shared=True, least=0),
+    SKIPPED_STEPS: Slot(torch.int64, (), shared=True, least=0),
+    TALLY: Slot(torch.float32, (3,), least=0),  # steps, mean probability, mean batches
 }
 
 USED = {
@@ -111,18 +113,38 @@ def _check_layer(member: Member, state: Mapping[str, Tensor]) -> None:
             f"parameter {member.name} has several elements in one place of memory, as expand() "
             "makes them: it cannot be moved, use clone()"
         )
-    held = [state[name] for name in (GRAD_MEAN, BATCHES, MOMENTUM_BUFFER) if name in state]
-    for tensor in held:
-        if tensor.shape != weight.shape:
+    held = {name: state.get(name) for name in (GRAD_MEAN, BATCHES, MOMENTUM_BUFFER)}
+    rest = {name: state.get(name) for name in (STEP, SKIPPED_STEPS, TALLY)}
+    for name, tensor in {"weight": param, "gradient": grad, **held, **rest}.items():
+        if tensor is not None and not _has_memory(local(tensor)):
+            raise RuntimeError(
+                f"the {name} of parameter {member.name} has no memory for its elements: its "
+                "storage was resized"
+            )
+    for tensor in held.values():
+        if tensor is not None and tensor.shape != weight.shape:
             raise ValueError(
                 f"a parameter of shape {tuple(tensor.shape)} has become one of shape "
                 f"{tuple(weight.shape)}: its averages do not fit any more, make a new optimizer"
             )
-        if tensor.device != weight.device:
+        if tensor is not None and tensor.device != weight.device:
             raise RuntimeError(
                 f"a parameter has moved from {tensor.device} to {weight.device}, its state "
                 "has not: load the optimizer's state_dict into a new optimizer"
             )
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    """Return whether a tensor's storage is large enough for it, as far as it has one."""
+    if type(tensor) not in PLAIN or tensor.is_meta or not tensor.numel():
+        return True
+    if tensor._is_zerotensor():  # what forward-mode differentiation makes
+        return True
+    last = sum(
+        (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+    needed = (tensor.storage_offset() + last + 1) * tensor.element_size()
+    return tensor.untyped_storage().nbytes() >= needed
 
 
 def _counters(
@@ -137,17 +159,32 @@ def _counters(
 
 
 def _complete(state: dict[str, Tensor], weight: Tensor, group: dict[str, Any]) -> Scalars:
-    """Make what is missing of a parameter's state, and return what is here of all of it."""
-    follow(state, SLOTS, weight)
+    """Make what is missing of a parameter's state, and return what is here of all of it.
+
+    State follows its parameter to another dtype or memory layout.
+    """
     dtype = compute_dtype(weight.dtype)
-    used: dict[str, tuple[int, torch.dtype]] = {}
+    made: dict[str, Callable[[], Tensor]] = {}
     if group["coin"] != "none":
-        used |= {GRAD_MEAN: (0, dtype), BATCHES: (1, torch.int32)}
+        made[GRAD_MEAN] = lambda: torch.zeros_like(weight, dtype=dtype)
+        made[BATCHES] = lambda: torch.ones_like(weight, dtype=torch.int32)
     if group["momentum"]:
-        used |= {MOMENTUM_BUFFER: (0, dtype)}
-    for name, (start, its_dtype) in used.items():
-        if name not in state:
-            state[name] = torch.full_like(weight, start, dtype=its_dtype)
+        made[MOMENTUM_BUFFER] = lambda: torch.zeros_like(weight, dtype=dtype)
     if TALLY not in state:
         state[TALLY] = torch.zeros(3, dtype=torch.float32, device=local(weight).device)
-    return Scalars(local(weight), **{name: local(state[name]) for name in used})
+    for name, slot in SLOTS.items():
+        held = state.get(name)
+        if held is not None and slot.shape is None:
+            wanted = slot.dtype or dtype
+            if held.dtype != wanted or _laid_out_apart(local(held), local(weight)):
+                state[name] = like(weight, held, wanted)
+    for name, make in made.items():
+        if name not in state:
+            state[name] = make()
+    return Scalars(local(weight), **{name: local(state[name]) for name in made})
+
+
+def _laid_out_apart(held: Tensor, weight: Tensor) -> bool:
+    # A weight that is a slice has a layout that no new tensor takes: its state stays as it is.
+    apart = held.stride() != weight.stride()
+    return apart and memory_layout(weight) not in (None, memory_layout(held))

@@ -15,10 +15,13 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT, StateDict
 
-from stochbatch.checks import check_agreement, check_real
+from stochbatch.checks import check_agreement, check_real, shown
 from stochbatch.optim.kinds import kind_by_shape
+from stochbatch.optim.probability import compute_dtype
 from stochbatch.optim.shards import check_placements, is_sharded
-from stochbatch.optim.slots import STEP, Slots, follow
+from stochbatch.optim.slots import STEP, Slots, like
+
+_LISTS = (list, tuple)
 
 
 class Member(NamedTuple):
@@ -67,6 +70,10 @@ class CheckedOptimizer(Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters, as ``torch.optim.Optimizer.add_param_group`` does."""
+        if not isinstance(param_group, dict) or "params" not in param_group:
+            raise TypeError(
+                f"a parameter group must be a dict with 'params', got {shown(param_group)}"
+            )
         _refuse_module(param_group["params"])
         # Options that must be the same in all groups are so, unless given: also after loading
         # a state_dict with another seed.
@@ -94,6 +101,8 @@ class CheckedOptimizer(Optimizer):
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Load what :meth:`state_dict` returned, exactly: all of it, or nothing and an error."""
+        if not isinstance(state_dict, dict):
+            raise TypeError(f"state_dict must be a dict, got {type(state_dict).__name__}")
         states: dict[Tensor, dict[str, Tensor]] = {}
 
         # As the last pre-hook: check everything, copy declared state, and leave to torch the
@@ -121,15 +130,17 @@ class CheckedOptimizer(Optimizer):
 
     def _loaded_groups(self, state_dict: StateDict) -> list[dict[str, Any]]:
         """Return the saved groups with all options; raise unless they fit the present ones."""
-        if not {"state", "param_groups"} <= state_dict.keys():
+        if not isinstance(state_dict, dict) or not {"state", "param_groups"} <= state_dict.keys():
             raise ValueError("state_dict must be a dict with 'state' and 'param_groups'")
-        groups = [
-            {**{name: self.defaults[name] for name in self.later}, **group}
-            for group in state_dict["param_groups"]
-        ]
+        groups = state_dict["param_groups"]
+        if not isinstance(groups, _LISTS) or not all(
+            isinstance(group, dict) and isinstance(group.get("params"), _LISTS) for group in groups
+        ):
+            raise TypeError("param_groups of a state_dict must be dicts with lists of 'params'")
         sizes, saved = ([len(group["params"]) for group in g] for g in (self.param_groups, groups))
         if sizes != saved:
             raise ValueError(f"state_dict has groups of sizes {saved}, this optimizer {sizes}")
+        groups = [{**{name: self.defaults[name] for name in self.later}, **g} for g in groups]
         for number, group in enumerate(groups):
             if missing := [name for name in self.defaults if name not in group]:
                 raise ValueError(
@@ -137,40 +148,51 @@ class CheckedOptimizer(Optimizer):
                     f"{number} lacks {', '.join(missing)}"
                 )
             self._check_options(group)
+            names = group.get("param_names", group["params"])
+            if not isinstance(names, _LISTS) or len(names) != sizes[number]:
+                raise ValueError(f"group {number} needs {sizes[number]} param_names, in a list")
         check_agreement(groups, self.whole)
         return groups
 
     def _loaded_states(
-        self, states: Mapping[Any, Mapping[str, Any]], groups: list[dict[str, Any]]
+        self, states: object, groups: list[dict[str, Any]]
     ) -> dict[Tensor, dict[str, Tensor]]:
         """Return the declared state of each parameter, copied; raise unless all of it fits."""
-        # Saved and present parameters correspond by position.
+        if not isinstance(states, dict):
+            raise TypeError(f"state of a state_dict must be a dict, got {type(states).__name__}")
+        tensors: dict[object, Tensor] = {}  # saved and present parameters correspond by position
         keys = chain.from_iterable(group["params"] for group in groups)
-        tensors = dict(zip(keys, (member.tensor for member in self._members()), strict=True))
+        held = chain.from_iterable(group["params"] for group in self.param_groups)
+        for key, tensor in zip(keys, held, strict=True):
+            if not isinstance(key, (int, str)):
+                raise TypeError(f"params of a state_dict must be int or str, got {shown(key)}")
+            if tensors.setdefault(key, tensor) is not tensor:
+                raise ValueError(f"state_dict has parameter {key!r} in two places")
         if strays := [key for key in states if key not in tensors]:
-            raise ValueError(f"state_dict has state for parameter {strays[0]!r}, of no group")
+            raise ValueError(f"state_dict has state for parameter {shown(strays[0])}, of no group")
         loaded = {
-            tensors[key]: self._loaded_state(key, saved, tensors[key])
-            for key, saved in states.items()
+            tensors[key]: self._loaded_state(key, states[key], tensors[key]) for key in states
         }
         for name in (name for name, slot in self.slots.items() if slot.shared):
             holders = [state for state in loaded.values() if name in state]
             for state in holders:
                 first = holders[0][name]
                 if not first.is_meta and state[name].tolist() != first.tolist():
-                    raise ValueError(f"{name} must be the same for all parameters of a state_dict")
+                    pair = f"{shown(first.tolist())} and {shown(state[name].tolist())}"
+                    raise ValueError(f"{name} must be the same for all parameters, got {pair}")
                 state[name] = first
         return loaded
 
-    def _loaded_state(
-        self, key: object, saved: Mapping[str, Any], tensor: Tensor
-    ) -> dict[str, Tensor]:
+    def _loaded_state(self, key: object, saved: object, tensor: Tensor) -> dict[str, Tensor]:
+        if not isinstance(saved, dict):
+            kind = type(saved).__name__
+            raise TypeError(f"the state of parameter {key!r} must be a dict, got {kind}")
         names = [name for name in saved if name in self.slots]
-        always = {name for name, slot in self.slots.items() if slot.always}
-        if names and not always <= {*names}:  # without names: a wrapper's, or empty
+        always = [name for name, slot in self.slots.items() if slot.always]
+        if names and not set(always) <= set(names):  # without names: a wrapper's, or empty
             raise ValueError(
                 f"state_dict is not one of {type(self).__name__}: its state of parameter {key!r} "
-                f"has {names}, expected {sorted(always)}"
+                f"has {shown(names)}, expected {sorted(always)}"
             )
         weight = real_view(tensor.detach())
         return {
@@ -230,7 +252,7 @@ class CheckedOptimizer(Optimizer):
             weight, state = real_view(member.tensor), self.state[member.tensor]
             self._make(state, weight)
             state.setdefault(STEP, counter)
-            follow(state, self.slots, weight)
+            self._follow(state, weight)
             if not dummy:
                 yield member, state, counter
         if ready and not dummy:
@@ -238,6 +260,15 @@ class CheckedOptimizer(Optimizer):
 
     def _make(self, state: dict[str, Tensor], weight: Tensor) -> None:
         """Make what is missing of a parameter's state, but for the counter."""
+
+    def _follow(self, state: dict[str, Tensor], weight: Tensor) -> None:
+        """Convert state whose parameter has changed its dtype."""
+        for name, slot in self.slots.items():
+            held = state.get(name)
+            if held is not None and slot.shape is None:
+                dtype = slot.dtype or compute_dtype(weight.dtype)
+                if held.dtype != dtype:
+                    state[name] = like(weight, held, dtype)
 
     def _filled(self) -> list[dict[str, Tensor]]:
         # Reading the state of a parameter that has none leaves an empty entry behind, and

@@ -1,9 +1,9 @@
 """What stays true from one step of SBS to the next: the layers that move, and their memory.
 
 Every step asks :meth:`Plans.current`. It compares what it finds with the plan at hand: its stamp
-(which tensors there are, which options) and its memory (where they lie). If nothing has changed,
-that is all; otherwise the layers are checked, their state is completed, and a new plan is made.
-Nothing moves before that has succeeded.
+(which tensors there are, which options) and its memory (where they lie, how large their storages
+are). If nothing has changed, that is all; otherwise the layers are checked, their state is
+completed, and a new plan is made. Nothing moves before that has succeeded.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from stochbatch.optim.memory import Memory
 from stochbatch.optim.optimizer import CheckedOptimizer, real_grad
 from stochbatch.optim.probability import compared, describe_layers
 from stochbatch.optim.shards import KnownShards, Seats, Shards, local_grad
+
+KEPT = 8
+"""Plans that an optimizer remembers: parts of a network may take turns."""
 
 _stamped = itemgetter(
     *("alpha", "lambd", "probability", "cross_layer", "compare", "coin"),
@@ -68,17 +71,22 @@ class Plan:
         self.seats: Seats | None = shards.seats(indices, counts, size) if shards else None
         copies = [shards.copies(index) for index in indices]
         self._shares = (size * size.new_tensor(copies))[:, None]
-        # A rank enters its share of a fixed probability, so that all ranks together have it.
         self._fixed = [
-            (
-                place,
-                p if layer.window is None else p * (counts[place] / (layer.size * copies[place])),
-            )
+            (place, layer.group["probability"] * _share(layer, copies[place]))
             for place, layer in enumerate(layers)
-            if (p := layer.group["probability"]) is not None
+            if layer.group["probability"] is not None
         ]
+        self.found_inf: Tensor | None = None
+        """1 if torch's GradScaler has found an inf in this step's gradients: it does not count."""
         self.work: Any = None
         """Which kernel moves which layer, once ``kernels`` has decided."""
+
+    def is_current(self, states: Mapping[Tensor, dict[str, Tensor]]) -> bool:
+        """Return whether the layers' memory is still in the state: otherwise it can be freed."""
+        return all(
+            {*map(id, layer.held)} <= {*map(id, states.get(layer.member.tensor, {}).values())}
+            for layer in self.layers
+        )
 
     def record(self, seen: Tensor | None, applies: Tensor | None) -> None:
         """Enter a step that counted into the layers' running means.
@@ -101,12 +109,18 @@ class Plan:
         torch._foreach_copy_(tallies, list(after.unbind()))
 
 
+def _share(layer: Layer, copies: int) -> float:
+    """Return how much of a layer is here, so that all ranks together have 1."""
+    return 1.0 if layer.window is None else layer.weight.numel() / (layer.size * copies)
+
+
 class Plans:
-    """The plan of an optimizer's latest step, as long as it stays true."""
+    """The plan of an optimizer's present step, and those of some steps before."""
 
     def __init__(self) -> None:
         self._stamp: list[object] | None = None
         self._plan: Plan | None = None
+        self._known: dict[Any, Plan] = {}
         self._shards = KnownShards()
 
     def shards(self, optimizer: CheckedOptimizer) -> Shards:
@@ -115,20 +129,29 @@ class Plans:
         return self._shards.of([m.tensor for m in members], [m.kind for m in members])
 
     def current(self, optimizer: CheckedOptimizer) -> Plan | None:
-        """Return the plan of this step, with its gradients; None if there is nothing to move."""
+        """Return the plan of this step, with its gradients; None if there is none to take."""
         stamp, params, grads = _look(optimizer.param_groups, optimizer.state)
-        plan = self._plan
-        if plan is None or stamp != self._stamp or not plan.memory.fits(grads):
-            self._plan = None
-            plan = _build(optimizer, self.shards(optimizer))
+        plan = self._plan if stamp == self._stamp else self._known.get(tuple(stamp))
+        if plan is None or not plan.memory.fits(grads):
+            self._stamp, self._plan = None, None
+            shards = self.shards(optimizer)
+            plan = _build(optimizer, shards)
+            known = {
+                key: kept
+                for key, kept in self._known.items()
+                if kept.shards is shards and kept.is_current(optimizer.state)
+            }
+            self._known = {} if len(known) >= KEPT else known
             if plan is None:
                 return None
             # Its state has been completed: it goes by a new stamp.
-            self._stamp, params, grads = _look(optimizer.param_groups, optimizer.state)
-            self._plan = plan
+            stamp, params, grads = _look(optimizer.param_groups, optimizer.state)
+            self._known[tuple(stamp)] = plan
+        self._stamp, self._plan = stamp, plan
         if not plan.direct:
-            grads = [real_grad(local_grad(params[place], grads[place])) for place in plan.filled]
+            grads = [_here(params[place], grads[place]) for place in plan.filled]
         plan.grads = grads
+        _check_rates(optimizer.param_groups)
         return plan
 
 
@@ -162,6 +185,11 @@ def _look(
     return stamp, params, grads
 
 
+def _here(param: Tensor, grad: Tensor) -> Tensor:
+    """Return the gradient of what is here of a parameter, as real numbers."""
+    return real_grad(local_grad(param, grad))
+
+
 def _build(optimizer: CheckedOptimizer, shards: Shards) -> Plan | None:
     """Check everything, make what is missing of the state, and return the plan of a step."""
     for group in optimizer.param_groups:  # someone may have edited them
@@ -173,3 +201,15 @@ def _build(optimizer: CheckedOptimizer, shards: Shards) -> Plan | None:
         return None
     layers = make_layers(members, optimizer.state, shards)
     return Plan(layers, [member.tensor for member in ready], shards)
+
+
+_LARGEST_RATE = torch.finfo(torch.float32).max
+
+
+def _check_rates(groups: Sequence[dict[str, Any]]) -> None:
+    """Raise for rates that a float32 cannot hold: kernels would disagree on what they are."""
+    for group in groups:
+        for name in ("lr", "weight_decay"):
+            rate = group[name]
+            if not isinstance(rate, Tensor) and rate > _LARGEST_RATE:
+                raise ValueError(f"{name} must be at most {_LARGEST_RATE:.4g}, got {rate}")

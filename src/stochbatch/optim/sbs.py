@@ -22,7 +22,7 @@ from stochbatch.optim.layer_report import JUDGED_STEPS, LayerReport, Watch
 from stochbatch.optim.layers import BATCHES, GRAD_MEAN, SKIPPED_STEPS, SLOTS, TALLY
 from stochbatch.optim.optimizer import CheckedOptimizer, call_closure, check_lr
 from stochbatch.optim.plan import Plans
-from stochbatch.optim.probability import Compare, CrossLayer, check_scheme
+from stochbatch.optim.probability import Compare, CrossLayer, check_scheme, compute_dtype
 from stochbatch.optim.shards import is_sharded, local
 from stochbatch.optim.update import COINS, LR_SCALING, Coin, LrScaling
 
@@ -138,6 +138,8 @@ class SBS(CheckedOptimizer):
         }
         self._plans, self._watch = Plans(), Watch()
         super().__init__(params, defaults)
+        # As torch's fused optimizers: GradScaler leaves it to the step to unscale gradients.
+        self._step_supports_amp_scaling = fused is True
 
     @staticmethod
     def _check_options(options: Mapping[str, Any]) -> None:
@@ -170,6 +172,7 @@ class SBS(CheckedOptimizer):
         say = self._watch.say if hasattr(self, "_watch") else None
         self._plans, self._watch = Plans(), Watch()
         self._watch.say = say
+        self._step_supports_amp_scaling = self.param_groups[0]["fused"] is True
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Load what :meth:`state_dict` returned, exactly: all of it, or nothing and an error."""
@@ -179,7 +182,7 @@ class SBS(CheckedOptimizer):
                 state[TALLY].zero_()  # it is another rank's, or that of another number of ranks
 
     def _loaded_states(
-        self, states: Mapping[Any, Mapping[str, Any]], groups: list[dict[str, Any]]
+        self, states: object, groups: list[dict[str, Any]]
     ) -> dict[Tensor, dict[str, Tensor]]:
         loaded = super()._loaded_states(states, groups)
         for state in filter(None, loaded.values()):
@@ -215,6 +218,12 @@ class SBS(CheckedOptimizer):
         if plan is None:
             self._plans.shards(self).listen()
             return
+        # What torch's GradScaler tells a fused optimizer.
+        scale, plan.found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        if plan.found_inf is not None and plan.found_inf.is_cpu and plan.found_inf.item():
+            return
+        if scale is not None:
+            plan.grads = _unscaled(plan.grads, scale)
         try:
             sums = kernels.measure(plan)
             if sums is not None:
@@ -259,3 +268,16 @@ class SBS(CheckedOptimizer):
             bias    bias       2         0.25     1.00
         """
         return self._watch.report(self, self._plans.shards(self))
+
+
+def _unscaled(grads: list[Tensor], scale: Tensor) -> list[Tensor]:
+    """Divide gradients by GradScaler's scale; return them as the step uses them.
+
+    Those of half precision are returned in float32, where a tiny one does not become 0.
+    """
+    wide = [grad.to(compute_dtype(grad.dtype)) for grad in grads]
+    torch._foreach_div_(wide, scale)
+    for grad, own in zip(grads, wide, strict=True):
+        if own is not grad:
+            grad.copy_(own)
+    return wide

@@ -43,7 +43,7 @@ class ExactSBS(base.CheckedOptimizer):
     """
 
     _seen = Slot(torch.int64, (-1, 2), shared=True, on_host=True)  # rows of (sample, step)
-    slots: ClassVar[Slots] = {"batches": Slot(torch.int64), "step": COUNTER, "seen": _seen}
+    slots: ClassVar[Slots] = {"batches": Slot(torch.int64, least=0), "step": COUNTER, "seen": _seen}
     whole = ("alpha", "lambd", "probability", "cross_layer", "seed")
 
     def __init__(

@@ -60,7 +60,8 @@ class AccSGD(CheckedOptimizer):
     schemes for stochastic optimization", 2018.
     """
 
-    slots: ClassVar[Slots] = {AVERAGE: Slot(), STEP: COUNTER}
+    # Nothing skips a step that is not finite: a diverged run must resume as it was.
+    slots: ClassVar[Slots] = {AVERAGE: Slot(finite=False), STEP: COUNTER}
 
     def __init__(
         self,

@@ -33,7 +33,7 @@ from stochbatch.optim.optimizer import (
     weight_and_grad,
 )
 from stochbatch.optim.probability import compute_dtype
-from stochbatch.optim.slots import COUNTER, STEP, Slot, Slots, follow
+from stochbatch.optim.slots import COUNTER, STEP, Slot, Slots
 
 MOMENTUM_BUFFER = "momentum_buffer"
 
@@ -100,7 +100,8 @@ class EntropySGD(CheckedOptimizer):
     2017.
     """
 
-    slots: ClassVar[Slots] = {STEP: COUNTER, MOMENTUM_BUFFER: Slot(always=False)}
+    # Nothing skips a step that is not finite: a diverged run must resume as it was.
+    slots: ClassVar[Slots] = {STEP: COUNTER, MOMENTUM_BUFFER: Slot(always=False, finite=False)}
     whole = ("L", "seed")
 
     def __init__(
@@ -187,7 +188,7 @@ class EntropySGD(CheckedOptimizer):
         for tensor, walker in walkers.items():
             state = self.state[tensor]
             state.setdefault(STEP, counter)
-            follow(state, self.slots, walker.weight)
+            self._follow(state, walker.weight)
             walker.outer_step(state)
         if walkers:
             counter.add_(1)
