@@ -148,7 +148,7 @@ class Verdict(NamedTuple):
 def decide(plan: Plan, moments: Moments) -> Verdict:
     """Decide whether the step counts."""
     if plan.options["skip_nonfinite"]:
-        applies = moments.all_finite()
+        applies = moments.mean.isfinite().all()  # a sum of |g| tells of any inf or NaN in it
         nonfinite = ~applies
     else:
         applies = torch.ones_like(moments.mean[0], dtype=torch.bool)
@@ -162,7 +162,7 @@ def decide(plan: Plan, moments: Moments) -> Verdict:
         nonfinite = torch.zeros_like(applies)
     idle = _all_zero([layer.group["lr"] for layer in plan.layers], applies)
     if idle is not None:
-        applies = applies & ~(idle & moments.all_zero())
+        applies = applies & ~(idle & (moments.mean == 0).all())
     return Verdict(applies, nonfinite)
 
 
