@@ -56,10 +56,7 @@ def is_sharded(tensor: object) -> bool:
 
 def local(tensor: Tensor) -> Tensor:
     """Return the shard of a tensor that this rank holds: any other tensor as it is."""
-    if not is_sharded(tensor):
-        return tensor
-    shard: Tensor = tensor.to_local()  # type: ignore[attr-defined]
-    return shard
+    return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def local_grad(weight: Tensor, grad: Tensor) -> Tensor:
