@@ -10,9 +10,7 @@ from torch import nn
 from stochbatch import SBS
 from stochbatch.optim.kernels import native
 from tests.optim.networks import (
-    backward,
     moves_natively,
-    same_state,
     same_weights,
     small_network,
     train,
@@ -108,33 +106,6 @@ def test_counters_on_another_device_are_not_taken_for_memory_of_this_one() -> No
     with contextlib.suppress(NotImplementedError, RuntimeError):  # nothing can be read there
         optimizer.step()
     assert not moves_natively(optimizer)
-
-
-def test_copies_of_a_fused_optimizer_go_on() -> None:
-    network = small_network()
-    optimizer = SBS(network.parameters(), momentum=0.9, fused=True)
-    train(network, optimizer, range(2))
-    twin, its_optimizer = copy.deepcopy((network, optimizer))
-    train(network, optimizer, range(2, 4))
-    train(twin, its_optimizer, range(2, 4))
-    assert same_weights(network, twin)
-    assert same_state(optimizer, its_optimizer)
-
-
-def test_a_sparse_gradient_gets_the_message_about_sparse_gradients() -> None:
-    embedding = nn.Embedding(5, 3, sparse=True)
-    embedding(torch.tensor([1, 2])).sum().backward()
-    with pytest.raises(RuntimeError, match="SBS needs dense gradients"):
-        SBS(embedding.parameters(), fused=True).step()
-
-
-def test_a_parameter_without_gradient_has_no_state() -> None:
-    network = small_network()
-    optimizer = SBS(network.parameters(), fused=True)
-    backward(network, 0)
-    network[0].weight.grad = None
-    optimizer.step()
-    assert network[0].weight not in optimizer.state
 
 
 def test_a_parameter_that_grew_is_refused() -> None:

@@ -373,17 +373,6 @@ def test_linear_scaling_moves_by_the_sum_of_the_gradients() -> None:
     torch.testing.assert_close(weight.detach(), -(total - resting))
 
 
-def test_global_generators_do_not_matter() -> None:
-    results = []
-    for seed in (0, 1):
-        network = small_network()
-        optimizer = SBS(network.parameters())
-        torch.manual_seed(seed)
-        train(network, optimizer, range(4), after=lambda: torch.rand(3))
-        results.append(network)
-    assert same_weights(*results)
-
-
 def test_seeds_matter() -> None:
     one, two = (small_network() for _ in range(2))
     train(one, SBS(one.parameters(), seed=0), range(1))

@@ -69,18 +69,6 @@ def test_looking_at_the_state_of_a_parameter_that_has_none_does_no_harm() -> Non
     assert copied.steps == 1
 
 
-@pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1,), (1, 1, 1, 1)])
-def test_odd_shapes(shape: tuple[int, ...], device: str) -> None:
-    odd = nn.Parameter(torch.ones(shape, device=device))
-    usual = nn.Parameter(torch.ones(4, device=device))
-    optimizer = SBS([odd, usual], lr=0.1, probability=1.0, momentum=0.5)
-    for _ in range(2):
-        odd.grad, usual.grad = torch.ones_like(odd), torch.ones_like(usual)
-        optimizer.step()
-    expected = torch.full(shape, 1 - 0.1 - 0.15, device=device)
-    torch.testing.assert_close(odd.detach(), expected)
-
-
 @pytest.mark.parametrize(
     "weight", [torch.zeros(40, 6)[:, ::2], torch.zeros(8, 1, 3, 3), torch.zeros(5, 4).t()]
 )

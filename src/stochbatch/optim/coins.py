@@ -126,7 +126,7 @@ def uniform(
         >>> stochbatch.uniform(0, 1, 0, (3,))
         tensor([0.4024, 0.1748, 0.1865])
     """
-    return _fill(seed, step, parameter_index, shape, dtype, device, _as_they_are)
+    return _fill(seed, step, parameter_index, shape, dtype, device)
 
 
 def normal(
@@ -151,10 +151,6 @@ def normal(
     return _fill(seed, step, parameter_index, shape, dtype, device, _quantile)
 
 
-def _as_they_are(numbers: Tensor) -> Tensor:
-    return numbers
-
-
 def _quantile(numbers: Tensor) -> Tensor:
     # 2 (u + half a cell) - 1 is exact in float32, and never -1 or 1.
     return numbers.mul_(2).sub_(1 - 2.0**-UNIFORM_BITS).erfinv_().mul_(math.sqrt(2))
@@ -173,7 +169,7 @@ def _fill(
     shape: Sequence[int],
     dtype: torch.dtype,
     device: torch.device | str | None,
-    transform: Callable[[Tensor], Tensor],
+    transform: Callable[[Tensor], Tensor] = lambda numbers: numbers,
 ) -> Tensor:
     """Return the transformed uniforms; ``transform`` may work in place."""
     check_seed(seed)

@@ -8,6 +8,7 @@ of transformers have kinds by their role, found by the names that public models 
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Collection
 from typing import Any
@@ -58,6 +59,7 @@ _MLP_ROLES = _by_name(
         "output.dense",
     }
 )
+_ATTENTION = re.compile("attn|attention", re.IGNORECASE)
 _QUERIES_KEYS_VALUES: tuple[set[str | None], ...] = ({"qkv"}, {"q", "kv"}, {"q", "k", "v"})
 
 
@@ -126,7 +128,7 @@ class _Roles:
         self.attentions = {
             place
             for place, module in model.named_modules()
-            if _is_called_attention(f"{place.rpartition('.')[2]} {type(module).__name__}")
+            if _ATTENTION.search(f"{place.rpartition('.')[2]} {type(module).__name__}")
             and any(roles <= below[place] for roles in _QUERIES_KEYS_VALUES)
         }
         self.blocks = {place.rpartition(".")[0] for place in self.attentions if place}
@@ -147,10 +149,6 @@ class _Roles:
             if place in self.blocks:
                 return role and f"{mlp}_{role}"
         return None
-
-
-def _is_called_attention(names: str) -> bool:
-    return "attn" in names.lower() or "attention" in names.lower()
 
 
 def _places(path: str) -> list[str]:

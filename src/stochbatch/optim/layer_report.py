@@ -58,13 +58,7 @@ JUDGED_STEPS, FEWEST_STEPS = 100, 20
 
 
 def slow_layers_text(slow: Sequence[str], count: int, lambd: float) -> str:
-    """Return the text of the warning.
-
-    Args:
-        slow: what to call each layer that hardly moves.
-        count: number of all layers.
-        lambd: of the first of them.
-    """
+    """Return the text of the warning about ``slow`` layers, of ``count`` in all."""
     named = ", ".join(slow[:5]) + (f" and {len(slow) - 5} more" if len(slow) > 5 else "")
     return (
         f"Layers that hardly move ({len(slow)} of {count}, with a mean update probability below "
@@ -93,10 +87,7 @@ class Watch:
     ) -> None:
         """Warn once, when there are enough steps to judge by, if layers hardly move.
 
-        Args:
-            optimizer: whose layers.
-            shards: its shards.
-            only_if_free: whether to read no tensor on another device than the CPU.
+        With ``only_if_free``, no tensor on another device than the CPU is read.
         """
         tallies = _tallies(optimizer)
         if self._judged or shards:  # of a shard the tally does not tell

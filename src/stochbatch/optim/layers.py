@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -11,10 +11,9 @@ from torch import Tensor
 
 from stochbatch.optim.memory import PLAIN
 from stochbatch.optim.optimizer import Member, real_view
-from stochbatch.optim.pieces import memory_layout
 from stochbatch.optim.probability import compute_dtype
 from stochbatch.optim.shards import Shards, Window, local
-from stochbatch.optim.slots import STEP, Slot, like
+from stochbatch.optim.slots import STEP, Slot, follow
 from stochbatch.optim.update import Scalars
 
 GRAD_MEAN = "grad_mean"
@@ -159,32 +158,17 @@ def _counters(
 
 
 def _complete(state: dict[str, Tensor], weight: Tensor, group: dict[str, Any]) -> Scalars:
-    """Make what is missing of a parameter's state, and return what is here of all of it.
-
-    State follows its parameter to another dtype or memory layout.
-    """
+    """Make what is missing of a parameter's state, and return what is here of all of it."""
+    follow(state, SLOTS, weight)
     dtype = compute_dtype(weight.dtype)
-    made: dict[str, Callable[[], Tensor]] = {}
+    used: dict[str, tuple[int, torch.dtype]] = {}
     if group["coin"] != "none":
-        made[GRAD_MEAN] = lambda: torch.zeros_like(weight, dtype=dtype)
-        made[BATCHES] = lambda: torch.ones_like(weight, dtype=torch.int32)
+        used |= {GRAD_MEAN: (0, dtype), BATCHES: (1, torch.int32)}
     if group["momentum"]:
-        made[MOMENTUM_BUFFER] = lambda: torch.zeros_like(weight, dtype=dtype)
+        used |= {MOMENTUM_BUFFER: (0, dtype)}
+    for name, (start, its_dtype) in used.items():
+        if name not in state:
+            state[name] = torch.full_like(weight, start, dtype=its_dtype)
     if TALLY not in state:
         state[TALLY] = torch.zeros(3, dtype=torch.float32, device=local(weight).device)
-    for name, slot in SLOTS.items():
-        held = state.get(name)
-        if held is not None and slot.shape is None:
-            wanted = slot.dtype or dtype
-            if held.dtype != wanted or _laid_out_apart(local(held), local(weight)):
-                state[name] = like(weight, held, wanted)
-    for name, make in made.items():
-        if name not in state:
-            state[name] = make()
-    return Scalars(local(weight), **{name: local(state[name]) for name in made})
-
-
-def _laid_out_apart(held: Tensor, weight: Tensor) -> bool:
-    # A weight that is a slice has a layout that no new tensor takes: its state stays as it is.
-    apart = held.stride() != weight.stride()
-    return apart and memory_layout(weight) not in (None, memory_layout(held))
+    return Scalars(local(weight), **{name: local(state[name]) for name in used})

@@ -17,9 +17,8 @@ from torch.optim.optimizer import Optimizer, ParamsT, StateDict
 
 from stochbatch.checks import check_agreement, check_real, shown
 from stochbatch.optim.kinds import kind_by_shape
-from stochbatch.optim.probability import compute_dtype
 from stochbatch.optim.shards import check_placements, is_sharded
-from stochbatch.optim.slots import STEP, Slots, like
+from stochbatch.optim.slots import STEP, Slots, follow
 
 _LISTS = (list, tuple)
 
@@ -252,7 +251,7 @@ class CheckedOptimizer(Optimizer):
             weight, state = real_view(member.tensor), self.state[member.tensor]
             self._make(state, weight)
             state.setdefault(STEP, counter)
-            self._follow(state, weight)
+            follow(state, self.slots, weight)
             if not dummy:
                 yield member, state, counter
         if ready and not dummy:
@@ -260,15 +259,6 @@ class CheckedOptimizer(Optimizer):
 
     def _make(self, state: dict[str, Tensor], weight: Tensor) -> None:
         """Make what is missing of a parameter's state, but for the counter."""
-
-    def _follow(self, state: dict[str, Tensor], weight: Tensor) -> None:
-        """Convert state whose parameter has changed its dtype."""
-        for name, slot in self.slots.items():
-            held = state.get(name)
-            if held is not None and slot.shape is None:
-                dtype = slot.dtype or compute_dtype(weight.dtype)
-                if held.dtype != dtype:
-                    state[name] = like(weight, held, dtype)
 
     def _filled(self) -> list[dict[str, Tensor]]:
         # Reading the state of a parameter that has none leaves an empty entry behind, and

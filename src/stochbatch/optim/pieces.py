@@ -35,12 +35,8 @@ class Piece(NamedTuple):
 def pieces(tensors: Sequence[Tensor], window: Window | None = None) -> Iterator[Piece]:
     """Yield the pieces of ``tensors`` (all of one shape, any memory layout).
 
-    Contiguous tensors are cut as flat vectors; others along the dimension that is
-    outermost in the memory of the first tensor.
-
-    Args:
-        tensors: what is cut.
-        window: where they lie in a whole tensor, if they are parts of one.
+    Contiguous tensors are cut as flat vectors; others along the dimension that is outermost in
+    the memory of the first tensor. ``window`` says where parts lie in a whole tensor.
     """
     first = tensors[0]
     if first.numel() == 0:
@@ -86,10 +82,8 @@ class MemoryLayout(NamedTuple):
 def memory_layout(tensor: Tensor, window: Window | None = None) -> MemoryLayout | None:
     """Return the layout of a contiguous or channels-last tensor, None for any other.
 
-    Args:
-        tensor: a tensor, or a part of one.
-        window: where the part lies; indices are then those of the whole. None is returned
-            for a part that is cut along several dimensions after the first.
+    With a window, indices are those of the whole tensor. A part that is cut along several
+    dimensions after the first has no layout.
     """
     if tensor.is_contiguous():
         layout = MemoryLayout(1, tensor.numel(), tensor.numel())
@@ -119,17 +113,16 @@ class ElementIndex:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._counting = self._arange(1 << PIECE_BITS)
-
-    def _arange(self, length: int) -> Tensor:
-        return torch.arange(length, dtype=torch.int32, device=self.device)
+        self._counting = torch.arange(1 << PIECE_BITS, dtype=torch.int32, device=device)
 
     def low(self, piece: Piece) -> Tensor:
         """Return the low 32 bits of each element's row-major index."""
         shape = piece.tensors[0].shape
         index: Tensor | None = None
         for axis, (size, stride) in enumerate(zip(shape, piece.strides, strict=True)):
-            counting = self._counting[:size] if size <= 1 << PIECE_BITS else self._arange(size)
+            counting = self._counting[:size]
+            if size > len(counting):
+                counting = torch.arange(size, dtype=torch.int32, device=self.device)
             if stride != 1:
                 counting = counting * as_int32(stride)
             counting = counting.reshape((size,) + (1,) * (len(shape) - axis - 1))
@@ -150,14 +143,7 @@ element_index = cache(ElementIndex)
 
 
 class Coins:
-    """The uniforms of one parameter in one step, for any piece of it.
-
-    Args:
-        seed: of the optimizer.
-        number: index of the parameter.
-        step: number of the step.
-        keys: of the parameter's first 2**32 elements.
-    """
+    """The uniforms of a parameter in one step; ``keys`` are of its first 2**32 elements."""
 
     def __init__(self, seed: int, number: int, step: Tensor, keys: Tensor) -> None:
         self.seed, self.number, self.step = seed, number, step

@@ -149,7 +149,7 @@ class Plans:
             self._known[tuple(stamp)] = plan
         self._stamp, self._plan = stamp, plan
         if not plan.direct:
-            grads = [_here(params[place], grads[place]) for place in plan.filled]
+            grads = [real_grad(local_grad(params[place], grads[place])) for place in plan.filled]
         plan.grads = grads
         _check_rates(optimizer.param_groups)
         return plan
@@ -183,11 +183,6 @@ def _look(
                 stamp.append(False)
     stamp += map(id, held)
     return stamp, params, grads
-
-
-def _here(param: Tensor, grad: Tensor) -> Tensor:
-    """Return the gradient of what is here of a parameter, as real numbers."""
-    return real_grad(local_grad(param, grad))
 
 
 def _build(optimizer: CheckedOptimizer, shards: Shards) -> Plan | None:

@@ -62,14 +62,6 @@ class Moments(NamedTuple):
     mean: Tensor
     std: Tensor
 
-    def all_finite(self) -> Tensor:
-        """Return whether no gradient has an inf or a NaN (the sums of |g| tell)."""
-        return self.mean.isfinite().all()
-
-    def all_zero(self) -> Tensor:
-        """Return whether every gradient is zero everywhere."""
-        return (self.mean == 0).all()
-
 
 class Layers(NamedTuple):
     """What is known of the layers before their gradients are: one entry per layer."""
@@ -127,8 +119,7 @@ def sums_of(grad: Tensor) -> Tensor:
     dtype = accumulation_dtype(grad.device)
     if not grad.numel():  # an empty part of a tensor that is not empty
         return torch.zeros(2, dtype=dtype, device=grad.device)
-    parts = []
-    counts = []
+    parts, counts = [], []
     for piece in pieces([grad]):
         size = piece.tensors[0].abs().to(dtype)
         total = size.sum()
@@ -191,10 +182,10 @@ def describe_layers(
     )
 
 
-def _standardised(value: Tensor, mean: Tensor, std: Tensor, tolerance: Tensor) -> Tensor:
-    """Return (value - mean) / std, and 0 where the spread is nothing but rounding."""
-    flat = std <= tolerance * mean
-    return torch.where(flat, 0.0, (value - mean) / torch.where(flat, 1.0, std))
+def _by_spread(value: Tensor, moments: Moments, tolerance: Tensor) -> Tensor:
+    """Return value / std, and 0 where the spread is nothing but rounding."""
+    flat = moments.std <= tolerance * moments.mean
+    return torch.where(flat, 0.0, value / torch.where(flat, 1.0, moments.std))
 
 
 def _cross_layer_scores(moments: Moments, layers: Layers, reading: str) -> Tensor:
@@ -214,8 +205,8 @@ def _cross_layer_scores(moments: Moments, layers: Layers, reading: str) -> Tenso
         return (total / torch.where(peers, weight, 0.0).sum(dim=1))[layers.own]
 
     mean = mean_of(score)
-    variance = mean_of((score - mean).square())
-    result = _standardised(score, mean, variance.sqrt(), layers.tolerance)
+    std = mean_of((score - mean).square()).sqrt()
+    result = _by_spread(score - mean, Moments(mean, std), layers.tolerance)
     return torch.where(idle, 0.0, result)
 
 
@@ -225,13 +216,11 @@ def layer_scores(moments: Moments, layers: Layers) -> Scores:
         reading: _cross_layer_scores(moments, layers, reading)
         for reading in dict.fromkeys(layers.readings)
     }
-    if len(by_reading) == 1:
-        (score,) = by_reading.values()
-    else:
+    score = next(iter(by_reading.values()))
+    if len(by_reading) > 1:
         chosen = [by_reading[reading][layer] for layer, reading in enumerate(layers.readings)]
         score = torch.stack(chosen)
-    flat = moments.std <= layers.tolerance * moments.mean
-    slope = torch.where(flat, 0.0, layers.alpha / torch.where(flat, 1.0, moments.std))
+    slope = _by_spread(layers.alpha, moments, layers.tolerance)
     return Scores(moments.mean, slope * _BITS_PER_NAT, layers.lambd * score * _BITS_PER_NAT)
 
 
@@ -331,14 +320,8 @@ def scores_of(
 ) -> Scores:
     """Return what the probabilities of layers with the same options are made from.
 
-    Args:
-        grads: what is here of each layer's gradient, real and not empty altogether.
-        classes: the number of each layer's class, as :func:`compared` returns it.
-        alpha: weight of a scalar's size within its layer.
-        lambd: weight of the layer's score among its class.
-        cross_layer: the layer's score.
-        sizes: number of scalars of the whole layers, if shards of them are here.
-        total: makes sums over whole layers of those over what is here.
+    Where shards are here, ``sizes`` are those of the whole layers, and ``total`` makes sums over
+    whole layers of those over what is here.
     """
     count = len(grads)
     sizes = [grad.numel() for grad in grads] if sizes is None else sizes

@@ -56,10 +56,7 @@ def is_sharded(tensor: object) -> bool:
 
 def local(tensor: Tensor) -> Tensor:
     """Return the shard of a tensor that this rank holds: any other tensor as it is."""
-    if not is_sharded(tensor):
-        return tensor
-    shard: Tensor = tensor.to_local()  # type: ignore[attr-defined]
-    return shard
+    return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def local_grad(weight: Tensor, grad: Tensor) -> Tensor:
@@ -189,7 +186,7 @@ class Shards:
         return int(copies * self._mesh.size() // mesh.size())
 
     def seats(self, indices: Sequence[int], counts: Sequence[int], like: Tensor) -> Seats:
-        """Return where the layers of a step stand in a message.
+        """Return where layers stand in a message.
 
         Args:
             indices: of the layers' parameters.
@@ -198,18 +195,16 @@ class Shards:
         """
         here = [place for place, index in enumerate(indices) if index in self._columns]
         mine = [indices[place] for place in here]
-        whole = [math.prod(self.windows[index].shape) for index in mine]
+
+        def vector(numbers: list[int], dtype: torch.dtype = like.dtype) -> Tensor:
+            return torch.tensor(numbers, dtype=dtype, device=like.device)
+
         return Seats(
-            torch.tensor(here, dtype=torch.int64, device=like.device),
-            torch.tensor([self._columns[i] for i in mine], dtype=torch.int64, device=like.device),
-            *(
-                torch.tensor(numbers, dtype=like.dtype, device=like.device)
-                for numbers in (
-                    [max(counts[place], 1) for place in here],
-                    [self.copies(index) for index in mine],
-                    whole,
-                )
-            ),
+            places=vector(here, torch.int64),
+            columns=vector([self._columns[index] for index in mine], torch.int64),
+            here=vector([max(counts[place], 1) for place in here]),
+            copies=vector([self.copies(index) for index in mine]),
+            size=vector([math.prod(self.windows[index].shape) for index in mine]),
         )
 
     def total(self, sums: Tensor, seats: Seats | None) -> Tensor:

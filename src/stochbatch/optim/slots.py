@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from stochbatch.optim.pieces import memory_layout
 from stochbatch.optim.probability import compute_dtype
 from stochbatch.optim.shards import is_sharded, local, window_of
 
@@ -97,3 +98,19 @@ def like(weight: Tensor, value: Tensor, dtype: torch.dtype) -> Tensor:
         return result.copy_(value)
     local(result).copy_(value)
     return result
+
+
+def follow(state: dict[str, Tensor], slots: Slots, weight: Tensor) -> None:
+    """Convert state whose parameter has changed its dtype or its memory layout."""
+    for name, slot in slots.items():
+        held = state.get(name)
+        if held is not None and slot.shape is None:
+            dtype = slot.dtype or compute_dtype(weight.dtype)
+            if held.dtype != dtype or _laid_out_apart(local(held), local(weight)):
+                state[name] = like(weight, held, dtype)
+
+
+def _laid_out_apart(held: Tensor, weight: Tensor) -> bool:
+    # A weight that is a slice has a layout that no new tensor takes: its state stays as it is.
+    apart = held.stride() != weight.stride()
+    return apart and memory_layout(weight) not in (None, memory_layout(held))

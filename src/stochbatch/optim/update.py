@@ -109,13 +109,7 @@ def update(
 ) -> Scalars:
     """Return the scalars after one universal batch (the body of Algorithm 2's inner loop).
 
-    Args:
-        now: the scalars before the step; weight and mean in the dtype of ``grad``.
-        grad: gradient of the universal batch.
-        chi: whether each scalar's coin came up.
-        applies: whether the step counts at all; if not, everything stays as it was.
-        rates: the options that are numbers.
-        rule: the other options.
+    Arguments are those of :func:`advance`; ``chi`` says which coins came up.
     """
     weight, grad_mean, batches, buffer = now
     assert grad_mean is not None, "only the mean field has none"
@@ -143,13 +137,7 @@ def mean_field(
 ) -> Scalars:
     """Return the scalars after one universal batch without a coin: all move, by p of a whole move.
 
-    Args:
-        now: weight and, with momentum, its buffer.
-        grad: gradient of the universal batch.
-        p: the update probabilities.
-        applies: whether the step counts at all; if not, everything stays as it was.
-        rates: the options that are numbers.
-        rule: the other options.
+    Arguments are those of :func:`advance`; ``p`` are the update probabilities.
     """
     weight, buffer = now.weight, now.momentum_buffer
     direction = _penalised(grad, weight, rates, rule)

@@ -102,19 +102,16 @@ class AccSGD(CheckedOptimizer):
         """Take one step; ``closure``, if given, recomputes the loss, which is returned."""
         loss = call_closure(closure)
         for member, state, _ in self._moving():
-            _accelerate(*weight_and_grad(member.tensor), state[AVERAGE], member.group)
+            (weight, grad), average = weight_and_grad(member.tensor), state[AVERAGE]
+            group, c, lr = member.group, member.group["small_const"], rate_of(member.group)
+            beta = c * c * group["xi"] / group["kappa"]
+            zeta = c / (c + beta)
+            w = weight.to(average.dtype)
+            d = grad.to(average.dtype).add(w, alpha=group["weight_decay"])
+            average.mul_(1 - beta).add_(w, alpha=beta).sub_(d * (beta * lr * group["kappa"] / c))
+            weight.copy_((w - d.mul_(lr)).mul_(zeta).add_(average, alpha=1 - zeta))
         return loss
 
     def _make(self, state: dict[str, Tensor], weight: Tensor) -> None:
         if AVERAGE not in state:
             state[AVERAGE] = weight.to(compute_dtype(weight.dtype), copy=True)
-
-
-def _accelerate(weight: Tensor, grad: Tensor, average: Tensor, group: Mapping[str, Any]) -> None:
-    c, lr = group["small_const"], rate_of(group)
-    long = c * c * group["xi"] / group["kappa"]
-    zeta = c / (c + long)
-    w = weight.to(average.dtype)
-    d = grad.to(average.dtype).add(w, alpha=group["weight_decay"])
-    average.mul_(1 - long).add_(w, alpha=long).sub_(d * (long * lr * group["kappa"] / c))
-    weight.copy_((w - d.mul_(lr)).mul_(zeta).add_(average, alpha=1 - zeta))

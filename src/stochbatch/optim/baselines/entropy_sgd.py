@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -33,7 +32,7 @@ from stochbatch.optim.optimizer import (
     weight_and_grad,
 )
 from stochbatch.optim.probability import compute_dtype
-from stochbatch.optim.slots import COUNTER, STEP, Slot, Slots
+from stochbatch.optim.slots import COUNTER, STEP, Slot, Slots, follow
 
 MOMENTUM_BUFFER = "momentum_buffer"
 
@@ -175,20 +174,22 @@ class EntropySGD(CheckedOptimizer):
         count = self.param_groups[0]["L"]
         walkers: dict[Tensor, _Walker] = {}
         losses = []
-        with _put_back_on_error(walkers):
+        try:
             for evaluation in range(count):
                 loss: Any = call_closure(closure)
                 losses.append(loss.detach() if isinstance(loss, Tensor) else loss)
-                number = counter * count + evaluation
-                for member in self._ready():
-                    if member.tensor not in walkers and member.tensor.numel():
+                for member in filter(lambda each: each.tensor.numel(), self._ready()):
+                    if member.tensor not in walkers:
                         walkers[member.tensor] = _Walker(member, int(counter))
-                    if member.tensor in walkers:
-                        walkers[member.tensor].inner_step(number)
+                    walkers[member.tensor].inner_step(counter * count + evaluation)
+        except BaseException:
+            for walker in walkers.values():
+                walker.weight.copy_(walker.start)
+            raise
         for tensor, walker in walkers.items():
             state = self.state[tensor]
             state.setdefault(STEP, counter)
-            self._follow(state, walker.weight)
+            follow(state, self.slots, walker.weight)
             walker.outer_step(state)
         if walkers:
             counter.add_(1)
@@ -238,14 +239,11 @@ class _Walker:
         d = d.add(place - self.start, alpha=self.pull)
         if group["noise"]:
             size = group["noise"] / math.sqrt(0.5 * group["inner_lr"])
-            d.add_(self._noise(evaluation), alpha=size)
+            which = group["seed"], evaluation, self.member.number
+            d.add_(normal(*which, place.shape, place.dtype, place.device), alpha=size)
         place.sub_(d, alpha=group["inner_lr"])
         self.average.mul_(group["beta"]).add_(place, alpha=1 - group["beta"])
         self.weight.copy_(place)
-
-    def _noise(self, evaluation: Tensor) -> Tensor:
-        seed, number, place = self.group["seed"], self.member.number, self.place
-        return normal(seed, evaluation, number, place.shape, place.dtype, place.device)
 
     def outer_step(self, state: dict[str, Tensor]) -> None:
         """Move from the start towards the average."""
@@ -254,35 +252,18 @@ class _Walker:
             d = _through(_momentum_buffer(state, self.member.tensor), d, self.group)
         self.weight.copy_(self.start - rate_of(self.group) * d)
 
-    def put_back(self) -> None:
-        """Return to where the outer step began."""
-        self.weight.copy_(self.start)
-
 
 def _strength(group: Mapping[str, Any], outer_steps: int) -> float:
     """Return gamma: it grows, and stays where inner steps are stable."""
     limit: float = 1 / group["inner_lr"] if group["gamma_max"] is None else group["gamma_max"]
     gamma0: float = group["gamma0"]
-    if gamma0 == 0 or gamma0 >= limit:
-        return min(gamma0, limit)
-    growth = outer_steps * math.log1p(group["scoping"])
-    # Compared as logarithms: the power itself overflows after some 700,000 steps.
-    if growth >= math.log(limit / gamma0):
-        return limit
-    return gamma0 * float((1 + group["scoping"]) ** outer_steps)
+    try:
+        return min(limit, gamma0 * float((1 + group["scoping"]) ** outer_steps))
+    except OverflowError:  # after some 700,000 steps
+        return limit if gamma0 else 0.0
 
 
 def _through(buffer: Tensor, d: Tensor, group: Mapping[str, Any]) -> Tensor:
     """Return what momentum makes of ``d``; the buffer takes it in."""
     buffer.mul_(group["momentum"]).add_(d)
     return d + group["momentum"] * buffer if group["nesterov"] else buffer.clone()
-
-
-@contextmanager
-def _put_back_on_error(walkers: Mapping[Tensor, _Walker]) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        for walker in walkers.values():
-            walker.put_back()
-        raise

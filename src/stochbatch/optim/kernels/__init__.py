@@ -68,12 +68,8 @@ def measure(plan: Plan) -> Tensor | None:
 def move(plan: Plan, sums: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
     """Decide whether the step counts and, if so, move all layers and count it.
 
-    Args:
-        plan: the plan.
-        sums: what :func:`measure` returned, of the whole layers.
-
-    Returns:
-        What :meth:`Plan.record` takes.
+    ``sums`` are what :func:`measure` returned, of the whole layers. Return what
+    :meth:`Plan.record` takes.
     """
     work = plan.work
     assert work is not None, "measured before"

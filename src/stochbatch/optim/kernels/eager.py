@@ -121,13 +121,7 @@ def _low(layer: Layer) -> Tensor:
 
 
 def measure(plan: Plan, division: Division, sums: Tensor | None) -> Tensor:
-    r"""Return [2, layers]: sum of \|g\| and of its squared deviations from its mean.
-
-    Args:
-        plan: the plan.
-        division: the layers that are measured here.
-        sums: of the other layers.
-    """
+    """Return what ``kernels.measure`` does; ``sums`` has the layers not measured here."""
     moments = compiled.whole_moments if division.compiles else sums_of
     like = plan.facts.size
     columns = [like] * len(plan.layers) if sums is None else [*sums.to(like).unbind(1)]
@@ -148,7 +142,7 @@ class Verdict(NamedTuple):
 def decide(plan: Plan, moments: Moments) -> Verdict:
     """Decide whether the step counts."""
     if plan.options["skip_nonfinite"]:
-        applies = moments.all_finite()
+        applies = moments.mean.isfinite().all()  # a sum of |g| tells of any inf or NaN in it
         nonfinite = ~applies
     else:
         applies = torch.ones_like(moments.mean[0], dtype=torch.bool)
@@ -162,7 +156,7 @@ def decide(plan: Plan, moments: Moments) -> Verdict:
         nonfinite = torch.zeros_like(applies)
     idle = _all_zero([layer.group["lr"] for layer in plan.layers], applies)
     if idle is not None:
-        applies = applies & ~(idle & moments.all_zero())
+        applies = applies & ~(idle & (moments.mean == 0).all())
     return Verdict(applies, nonfinite)
 
 
@@ -180,11 +174,8 @@ def _all_zero(rates: Sequence[float | Tensor], like: Tensor) -> Tensor | None:
 def move(plan: Plan, division: Division, sums: Tensor, seen: Tensor) -> Verdict:
     """Move the scalars of the division's layers, if the step counts.
 
-    Args:
-        plan: the plan.
-        division: the layers that are moved here.
-        sums: of the whole layers, of all of the plan.
-        seen: [layers, 2]: receives the sums of probabilities and batches of what moved here.
+    ``sums`` are of all whole layers of the plan. ``seen``, [layers, 2], receives the sums of
+    probabilities and batches of what moved here.
     """
     moments = measured(sums, plan.facts.size)
     verdict = decide(plan, moments)
