@@ -257,10 +257,13 @@ def _strength(group: Mapping[str, Any], outer_steps: int) -> float:
     """Return gamma: it grows, and stays where inner steps are stable."""
     limit: float = 1 / group["inner_lr"] if group["gamma_max"] is None else group["gamma_max"]
     gamma0: float = group["gamma0"]
-    try:
-        return min(limit, gamma0 * float((1 + group["scoping"]) ** outer_steps))
-    except OverflowError:  # after some 700,000 steps
-        return limit if gamma0 else 0.0
+    if gamma0 == 0 or gamma0 >= limit:
+        return min(gamma0, limit)
+    growth = outer_steps * math.log1p(group["scoping"])
+    # Compared as logarithms: the power itself overflows after some 700,000 steps.
+    if growth >= math.log(limit / gamma0):
+        return limit
+    return gamma0 * float((1 + group["scoping"]) ** outer_steps)
 
 
 def _through(buffer: Tensor, d: Tensor, group: Mapping[str, Any]) -> Tensor:
