@@ -31,7 +31,8 @@ CHECKS = """
   };
   for (const el of all.filter(seen)) {
     const box = el.getBoundingClientRect(), says = el.textContent.trim().slice(0, 30);
-    if (box.left < -0.5 || box.right > innerWidth + 0.5) found.push(`outside: ${el.tagName} ${says}`);
+    if (box.left < -0.5 || box.right > innerWidth + 0.5)
+      found.push(`outside: ${el.tagName} ${says}`);
     const own = [...el.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
     if (own && parseFloat(getComputedStyle(el).fontSize) < 11) found.push(`small: ${says}`);
   }
@@ -40,7 +41,8 @@ CHECKS = """
     for (const other of texts.slice(place + 1)) {
       if (outer(one) !== outer(other)) continue;
       const a = one.getBoundingClientRect(), b = other.getBoundingClientRect();
-      if (a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 2.5 && b.top < a.bottom - 2.5)
+      const beside = a.left >= b.right - 1 || b.left >= a.right - 1;
+      if (!beside && a.top < b.bottom - 2.5 && b.top < a.bottom - 2.5)
         found.push(`overlap: ${one.textContent} and ${other.textContent}`);
     }
   });

@@ -154,7 +154,7 @@ def _comparison(layout: Layout, row: ClaimStatistics, several: bool) -> Comparis
     name = named(layout, row)
     if several and row.place and not row.ahead:
         name = name.partition(", ")[2] or name  # the claim stands above
-    gains = [_gain(layout, one) for one in _under(layout, row)]
+    gains = [_gain(one) for one in _under(layout, row)]
     known = [gain for gain in gains if gain is not None]
     published = mean(known) if known and len(known) == len(gains) else None
     return Comparison(row, kind(row), name, note, differences(layout, row), published)
@@ -180,10 +180,11 @@ def differences(layout: Layout, row: ClaimStatistics) -> dict[int, float]:
     return {seed: mean([one[seed] for one in found]) for seed in sorted(seeds)}
 
 
-def _gain(layout: Layout, row: ClaimStatistics) -> float | None:
+def _gain(row: ClaimStatistics) -> float | None:
     """Return the difference in the article."""
-    both = [cell and cell.published and cell.published.mean for cell in (row.cell, row.baseline)]
-    return None if both[0] is None or both[1] is None else both[0] - both[1]
+    both = [cell.published for cell in (row.cell, row.baseline) if cell]
+    known = [published.mean for published in both if published]
+    return known[0] - known[1] if len(known) == 2 else None
 
 
 def _both_sides(rows: Sequence[Comparison]) -> Span:
@@ -362,7 +363,7 @@ def lines(layout: Layout, group: Group) -> list[Line]:
 
 def curves(layout: Layout) -> tuple[list[Curves], Span]:
     """Return curves by place, six at most, and the range of accuracies that they share."""
-    found = []
+    found: list[Curves] = []
     for group in groups(layout)[0]:
         there = lines(layout, group)
         if there and len(found) < MANY:
@@ -428,7 +429,8 @@ class Heat:
 
 def heats(layout: Layout, most: int = 2) -> tuple[list[Heat], list[LeftOut]]:
     """Return the layers of the first cells that have any, and which cells are left out."""
-    axis, found = layout.line_axis, []
+    axis = layout.line_axis
+    found: list[tuple[Group, Any]] = []
     for group in layout.places(axis):
         for label, _, cell in layout.along(axis, group):
             place = {**group, axis: label}

@@ -42,7 +42,7 @@ def colours(methods: Mapping[str, str]) -> dict[str, str]:
     if len(methods) > len(FREE) and len(set(methods.values())) > 1:
         of_method = colours({method: method for method in methods.values()})
         return {label: of_method[method] for label, method in methods.items()}
-    found = {}
+    found: dict[str, str] = {}
     names = list(methods.values())
     for label, method in methods.items():
         name = METHODS.get(label.lower()) or (names.count(method) == 1 and METHODS.get(method))

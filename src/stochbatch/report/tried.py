@@ -108,8 +108,10 @@ class Chart:
 def charts(layout: Layout) -> list[Chart]:
     """Return a chart for each place and each number that was tuned there."""
     tuning = layout.results.study.tuning
-    found = []
-    for group in layout.places(tuning.axis) if tuning else []:
+    found: list[Chart] = []
+    if tuning is None:
+        return found
+    for group in layout.places(tuning.axis):
         there = _in_place(layout, tuning, group)
         names = {name for one in there for name in tuning.spaces[one.label]}
         for name in sorted(names, key=lambda name: (name != "lr", name)):
@@ -190,7 +192,7 @@ def _against(chart: Chart) -> Sketch:
             x, y = [x for x, _ in known], [y for _, y in known]
             panel.plot(x, y, linestyle="", color=colour, marker=marker, markersize=4)
             panel.lines[-1].set_label(one.label)
-            if one.chosen:
+            if one.chosen and one.chosen.accuracy is not None:
                 at = one.chosen.value, one.chosen.accuracy
                 (ring,) = panel.plot(*at, color=colour, marker="o", label="_chosen")
                 ring.set(markersize=13, markerfacecolor="none")
