@@ -20,6 +20,7 @@ class Chromium:
         ours, theirs = os.pipe(), os.pipe()
         self.said: list[str] = []
         self._loaded = False
+        self._read: list[bytes] = []
         self._number = 0
         command = [
             *(str(BROWSER), "--headless", "--disable-gpu", "--no-sandbox", "--no-first-run"),
@@ -43,7 +44,7 @@ class Chromium:
         )
         os.close(ours[0])
         os.close(theirs[1])
-        self._to, self._from = os.fdopen(ours[1], "wb", 0), os.fdopen(theirs[0], "rb")
+        self._to, self._from = os.fdopen(ours[1], "wb", 0), theirs[0]
         self._session = ""
         tab = self.call("Target.createTarget", url="about:blank")["targetId"]
         made = self.call("Target.attachToTarget", targetId=tab, flatten=True)
@@ -64,12 +65,13 @@ class Chromium:
         return found
 
     def _next(self) -> dict[str, Any]:
-        text = b""
-        while not text.endswith(b"\0"):
-            read = self._from.read(1)
-            assert read, "the browser is gone"
-            text += read
-        message: dict[str, Any] = json.loads(text[:-1])
+        while not any(b"\0" in part for part in self._read):
+            part = os.read(self._from, 1 << 20)
+            assert part, "the browser is gone"
+            self._read.append(part)
+        text, _, rest = b"".join(self._read).partition(b"\0")
+        self._read = [rest] if rest else []
+        message: dict[str, Any] = json.loads(text)
         method, params = message.get("method", ""), message.get("params", {})
         self._loaded |= method == "Page.loadEventFired"
         if method in ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"):
@@ -114,4 +116,4 @@ class Chromium:
         self._process.terminate()
         self._process.wait(30)
         self._to.close()
-        self._from.close()
+        os.close(self._from)

@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from stochbatch.report.answer import cards, clause, counted, headline, kind, numbers, sentences
+from stochbatch.report.charts import forest
 from stochbatch.report.layout import Layout
-from stochbatch.studies import STUDIES, Scale, Study, StudyResults
+from stochbatch.studies import SCALES, STUDIES, Scale, Study, StudyResults, collect
 from stochbatch.studies.claim import Claim
 from stochbatch.studies.statistics import ClaimStatistics, StudyStatistics
 from stochbatch.studies.verdicts import Interval
@@ -219,8 +220,6 @@ def test_many_claims_have_a_card_per_verdict() -> None:
 
 @pytest.mark.parametrize("name", list(STUDIES))
 def test_a_study_that_was_not_run_has_no_answer_yet(name: str) -> None:
-    from stochbatch.studies import SCALES, collect
-
     found = Layout.of(collect(STUDIES[name], SCALES["demo"], "nowhere"))
     text = headline(found)
     assert text.startswith("No verdict") or text == STUDIES[name].title
@@ -244,3 +243,15 @@ def test_real_trials_give_the_headline_of_their_verdict() -> None:
     found = Layout.of(complete())
     assert [row.verdict for row in found.claims][-1] == "better"
     assert headline(found) == "sbs is shown to beat sgd"
+
+
+def test_what_holds_for_one_comparison_is_not_said_of_several() -> None:
+    found = sentences(several("undecided", "undecided"))
+    assert len(found) == 2
+    assert not any("80 %" in text for text in found)
+
+
+def test_a_claim_is_named_in_full_whatever_its_name_holds() -> None:
+    found = Layout.of(collect(STUDIES["readings"], SCALES["demo"], "nowhere"))
+    names = [one.name for _, rows in forest(found).groups for one in rows]
+    assert names == [claim.name for claim in STUDIES["readings"].claims]

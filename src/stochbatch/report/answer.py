@@ -197,8 +197,8 @@ def sentences(layout: Layout) -> list[str]:
         found = [f"The differences are from {low} to {high} points, paired by seed."]
     else:
         found = ["No pair of trials is over yet."]
-    for row in rows[:1]:
-        found += _around(layout, row)
+    if len(rows) == 1:
+        found += _around(layout, rows[0])
     return [minus(text) for text in found if text]
 
 
@@ -206,15 +206,15 @@ def _difference(row: ClaimStatistics) -> float:
     return row.difference or 0.0
 
 
-def named(layout: Layout, row: ClaimStatistics) -> str:
+def named(layout: Layout, row: ClaimStatistics, under_claim: bool = False) -> str:
     """Return a few words for a comparison: its claim, if there are several, and its place."""
-    claims = layout.results.study.claims
+    several = len(layout.results.study.claims) > 1 and not under_claim
     claim = row.claim
     pair = f"{_name(claim, claim.better)} against {_name(claim, claim.than)}"
     where = [f"{axis} {label}" for axis, label in row.place.items() if len(layout.labels(axis)) > 1]
     if row.ahead:
         where = [f"all {row.ahead[1]} places"]
-    return ", ".join(([claim.name or pair] if len(claims) > 1 or not where else []) + where)
+    return ", ".join(([claim.name or pair] if several or not where else []) + where)
 
 
 def numbers(row: ClaimStatistics) -> str:
@@ -296,9 +296,14 @@ def _tally(rows: Rows) -> list[tuple[Kind, str]]:
     counts = Counter((kind(row), row.verdict) for row in rows)
     ordered = sorted(counts.items(), key=lambda one: list(PLACES).index(one[0][0]))
     return [
-        (one, verdict if len(rows) == 1 else f"{count} {verdict}")
+        (one, verdict if len(rows) == 1 else f"{count} {counted_as(verdict)}")
         for (one, verdict), count in ordered
     ]
+
+
+def counted_as(verdict: str) -> str:
+    """Return a verdict as it stands after a number."""
+    return f"with {verdict}" if verdict[0].isdigit() else verdict
 
 
 def _by_verdict(layout: Layout) -> list[Card]:

@@ -133,10 +133,9 @@ class Forest:
 
 def forest(layout: Layout) -> Forest:
     """Return the comparisons of all claims with the range that they are drawn in."""
-    several = len(layout.results.study.claims) > 1
     groups = []
     for claim in layout.results.study.claims:
-        rows = [_comparison(layout, row, several) for row in layout.claims if row.claim == claim]
+        rows = [_comparison(layout, row) for row in layout.claims if row.claim == claim]
         rows.sort(key=lambda one: not one.row.ahead)  # the whole before its places
         if rows:
             groups.append((str(claim).removesuffix(", all else being equal."), rows))
@@ -144,16 +143,14 @@ def forest(layout: Layout) -> Forest:
     return Forest(groups, _both_sides(every))
 
 
-def _comparison(layout: Layout, row: ClaimStatistics, several: bool) -> Comparison:
+def _comparison(layout: Layout, row: ClaimStatistics) -> Comparison:
     claim, note = row.claim, ""
     if row.cell and (claim.chooses or claim.best):
         other = row.baseline.coordinates[claim.axis] if row.baseline else "what was left out"
         note = f"{row.cell.coordinates[claim.axis]} against {other}"
     elif row.ahead:
         note = f"ahead in {row.ahead[0]} of {row.ahead[1]}"
-    name = named(layout, row)
-    if several and row.place and not row.ahead:
-        name = name.partition(", ")[2] or name  # the claim stands above
+    name = named(layout, row, under_claim=True)
     gains = [_gain(one) for one in _under(layout, row)]
     known = [gain for gain in gains if gain is not None]
     published = mean(known) if known and len(known) == len(gains) else None

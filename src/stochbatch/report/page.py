@@ -193,7 +193,7 @@ def _words(layout: Layout) -> dict[str, Any]:
     over = sum(1 for one in layout.trials if one.result)
     counts: list[tuple[int, str]] = [
         *([(len(layout.claims), "comparisons")] if layout.claims else []),
-        *((count, verdict) for verdict, count in verdicts.items()),
+        *((count, answer.counted_as(one)) for one, count in verdicts.items()),
         (over, f"of {len(layout.trials)} trials over"),
         *((layout.counts[one], one) for one in ("diverged", "failed") if layout.counts[one]),
     ]
