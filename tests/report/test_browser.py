@@ -1,151 +1,146 @@
-"""Invariant: in a real browser the page is whole, its filter works and its console is silent."""
+"""Invariant: in a real browser the page is whole at every width, and its console is silent."""
 
 from __future__ import annotations
 
-import html
-import json
-import os
-import re
-import shutil
-import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from stochbatch.report import write_report
 from stochbatch.studies import SCALES, STUDIES
+from tests.report.chromium import BROWSER, Chromium
 from tests.report.finished_study import begun_study
 from tests.report.test_figures import epochs, made_up
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium on the path")
 
-
-def visit(address: str, folder: Path, *options: str) -> tuple[str, str]:
-    """Return the page after its script has run, and what the browser said."""
-    command = [
-        str(BROWSER),
-        "--headless",
-        "--disable-gpu",
-        "--no-sandbox",
-        "--disable-dev-shm-usage",
-        "--no-first-run",
-        # Any request by name fails, and is then an error on the console.
-        "--host-resolver-rules=MAP * ~NOTFOUND",
-        f"--user-data-dir={folder / 'profile'}",
-        "--enable-logging=stderr",
-        "--virtual-time-budget=2000",
-        *options,
-        address,
-    ]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "HOME": str(folder)},
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout, done.stderr
-
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return write_report(begun_study(), tmp_path_factory.mktemp("report")).as_uri()
-
-
-def rows(dom: str, table: str) -> list[str]:
-    """Return the opening tags of a table's rows."""
-    body = re.search(rf'id="{table}".*?<tbody>(.*?)</tbody>', dom, flags=re.S)[1]
-    return re.findall(r"<tr[^>]*>", body)
-
-
-def test_tables_are_there_and_the_console_is_silent(address: str, tmp_path: Path) -> None:
-    dom, said = visit(address, tmp_path, "--dump-dom")
-    assert len(rows(dom, "table-mean")) == 2
-    assert len(rows(dom, "table-runs")) == 4
-    assert "hidden" not in "".join(rows(dom, "table-mean"))
-    assert "CONSOLE" not in said
-
-
-def test_the_filter_hides_rows_and_dims_cells(address: str, tmp_path: Path) -> None:
-    dom, said = visit(f"{address}#filter=size%2032%20SBS", tmp_path, "--dump-dom")
-    assert ["hidden" in row for row in rows(dom, "table-mean")] == [True, False]
-    assert ["hidden" in row for row in rows(dom, "table-claims")] == [True, False, True]
-    assert ["hidden" in row for row in rows(dom, "table-runs")] == [True, True, True, False]
-    assert "1 of 4 cells" in dom
-    assert dom.count('class="dim"') == 6
-    assert "CONSOLE" not in said
-
-
-@pytest.fixture(scope="module")
-def comparison(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Six methods, of which three have SGD in their names; one trial each."""
-    results = made_up(STUDIES["comparison"], SCALES["demo"], epochs(0.1))
-    return write_report(results, tmp_path_factory.mktemp("comparison"), figures=False).as_uri()
-
-
-SEARCHES = {  # cells, claims and runs that are found
-    "sgd": (4, 5, 4),  # the last claim is over the whole table
-    "sgd 16": (1, 1, 1),
-    "16, SGD": (1, 1, 1),
-    "entropy": (4, 0, 4),
-    "not as planned": (4, 5, 4),  # runs are found by the verdicts of their cells
-    "finished": (0, 0, 24),
-    "0.1": (0, 0, 0),
-    "95%": (0, 0, 0),
-}
-SEARCH = """
-const count = (wanted) => document.querySelectorAll(wanted).length;
-document.documentElement.dataset.found = JSON.stringify(%s.map((search) => {
-  field.value = search;
-  field.dispatchEvent(new Event("input"));
-  const rows = ["claims", "runs"].map((name) => count(`#table-${name} tbody tr:not([hidden])`));
-  return [shown.textContent, ...rows, count("[aria-current]")];
-}));
+WIDTHS = (320, 390, 720, 768, 1280, 1920)
+CHECKS = """
+(() => {
+  const found = [], all = [...document.querySelectorAll("body *")];
+  const seen = (el) => {
+    const style = getComputedStyle(el), box = el.getBoundingClientRect();
+    return style.visibility !== "hidden" && style.opacity !== "0" && box.width && box.height
+      && !el.closest(".sr, .skip, #tip, details:not([open]) > div");
+  };
+  const outer = (el) => {
+    let svg = el.closest("svg");
+    while (svg.parentElement.closest("svg")) svg = svg.parentElement.closest("svg");
+    return svg;
+  };
+  for (const el of all.filter(seen)) {
+    const box = el.getBoundingClientRect(), says = el.textContent.trim().slice(0, 30);
+    if (box.left < -0.5 || box.right > innerWidth + 0.5)
+      found.push(`outside: ${el.tagName} ${says}`);
+    const own = [...el.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+    if (own && parseFloat(getComputedStyle(el).fontSize) < 11) found.push(`small: ${says}`);
+  }
+  const texts = all.filter((el) => el.matches("svg text") && seen(el));
+  texts.forEach((one, place) => {
+    for (const other of texts.slice(place + 1)) {
+      if (outer(one) !== outer(other)) continue;
+      const a = one.getBoundingClientRect(), b = other.getBoundingClientRect();
+      const beside = a.left >= b.right - 1 || b.left >= a.right - 1;
+      if (!beside && a.top < b.bottom - 2.5 && b.top < a.bottom - 2.5)
+        found.push(`overlap: ${one.textContent} and ${other.textContent}`);
+    }
+  });
+  return found;
+})()
 """
 
 
-def test_a_search_is_for_words(comparison: str, tmp_path: Path) -> None:
-    page = with_script(comparison, tmp_path, SEARCH % json.dumps(list(SEARCHES)))
-    dom, said = visit(page, tmp_path, "--dump-dom")
-    found = json.loads(html.unescape(re.search(r'data-found="([^"]*)"', dom)[1]))
-    assert found == [
-        [f"{cells} of 24 cells", claims, runs, 2 * cells]  # in two tables
-        for cells, claims, runs in SEARCHES.values()
-    ]
-    assert "CONSOLE" not in said
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    found = Chromium(tmp_path_factory.mktemp("browser"))
+    yield found
+    found.close()
 
 
-def test_a_link_with_a_search_that_is_not_encoded_is_taken_as_it_is(
-    comparison: str, tmp_path: Path
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A study of which a half has been run."""
+    folder = tmp_path_factory.mktemp("begun")
+    return write_report(begun_study(), folder, figures=False).as_uri()
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """21 lines with long labels, and one trial per cell."""
+    layers = [{"name": "a", "kind": "conv", "size": 3, "probability": 0.5, "batches": 2.0}]
+    found = made_up(STUDIES["readings"], SCALES["demo"], epochs(0.1, 0.1, layers=layers))
+    folder = tmp_path_factory.mktemp("many")
+    return write_report(found, folder, figures=False).as_uri()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", ["begun", "many"])
+def test_nothing_overlaps_or_leaves_the_window(
+    name: str, scheme: str, browser: Chromium, request: pytest.FixtureRequest
 ) -> None:
-    dom, said = visit(f"{comparison}#filter=95%", tmp_path, "--dump-dom")
-    assert "0 of 24 cells" in dom
-    assert "CONSOLE" not in said
+    browser.said.clear()
+    for width in WIDTHS:
+        browser.open(request.getfixturevalue(name), width, scheme)
+        assert (width, browser.run(CHECKS)) == (width, [])
+    assert browser.said == []
 
 
-def test_the_page_is_no_wider_than_a_phone(address: str, tmp_path: Path) -> None:
-    measured = (
-        "const page = document.documentElement;"
-        "page.dataset.widths = `${innerWidth} ${page.scrollWidth}`;"
+def test_the_checks_see_what_is_wrong(browser: Chromium, begun: str) -> None:
+    browser.open(begun, 390)
+    browser.run("document.querySelector('h1').style.width = '600px'")
+    assert "outside: H1" in browser.run(CHECKS)[0]
+
+
+def test_a_click_on_a_header_sorts_and_a_second_one_turns_it_round(
+    browser: Chromium, begun: str
+) -> None:
+    browser.open(begun)
+    column = (
+        "[...document.querySelectorAll('#table-mean tbody tr')].map((r) => r.cells[2].innerText)"
     )
-    dom, _ = visit(
-        with_script(address, tmp_path, measured), tmp_path, "--dump-dom", "--window-size=400,800"
-    )
-    window, page = map(int, re.search(r'data-widths="(\d+) (\d+)"', dom).groups())
-    assert page <= window <= 500
+    button = "document.querySelectorAll('#table-mean .sort')[2]"
+    browser.run(f"{button}.click()")
+    up = browser.run(column)
+    browser.run(f"{button}.click()")
+    down = browser.run(column)
+    assert up[:2] == sorted(up[:2], key=lambda text: float(text.split()[0]))
+    assert (down[:2], down[2:]) == (up[1::-1], up[2:])  # without a value: always last
+    sorted_by = "document.querySelector('#table-mean [aria-sort]').getAttribute('aria-sort')"
+    assert browser.run(sorted_by) == "descending"
 
 
-def test_an_error_or_a_request_would_be_heard(address: str, tmp_path: Path) -> None:
-    for script in ("missing()", 'new Image().src = "http://localhost/picture.png"'):
-        _, said = visit(with_script(address, tmp_path, script), tmp_path, "--dump-dom")
-        assert "CONSOLE" in said
+def test_arrow_keys_walk_the_rows_and_tell_their_seeds(browser: Chromium, begun: str) -> None:
+    browser.open(begun)
+    browser.run("document.querySelector('.forest .hot').focus()")
+    browser.press("ArrowDown")
+    assert browser.run("document.getElementById('tip').hidden") is False
+    assert "batch size 16\nBy seed: " in browser.run("document.getElementById('tip').textContent")
+    browser.press("Escape")
+    assert browser.run("document.getElementById('tip').hidden") is True
+    stops = "document.querySelectorAll('.forest [tabindex=\"0\"]').length"
+    assert browser.run(stops) == 1
 
 
-def with_script(address: str, folder: Path, script: str) -> str:
-    """Return the address of a copy of the page with one more script."""
-    text = Path(address.removeprefix("file://")).read_text(encoding="utf-8")
-    copy = folder / "copy.html"
-    copy.write_text(text.replace("</body>", f"<script>{script}</script></body>"), encoding="utf-8")
-    return copy.as_uri()
+def test_without_script_everything_is_there(browser: Chromium, begun: str) -> None:
+    browser.call("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        browser.open(begun, 390)
+    finally:
+        browser.call("Emulation.setScriptExecutionDisabled", value=False)
+    assert browser.run("document.querySelectorAll('#table-mean tbody tr').length") == 4
+    assert browser.run("document.querySelectorAll('.forest tr.row').length") == 3
+    assert browser.run("document.querySelectorAll('.sort, .pick').length") == 0
+
+
+def test_an_error_or_a_request_would_be_heard(
+    browser: Chromium, begun: str, tmp_path: Path
+) -> None:
+    text = Path(begun.removeprefix("file://")).read_text(encoding="utf-8")
+    copy = tmp_path / "copy.html"
+    # A script that the page's policy does not know, and a picture that it does not allow.
+    for more in ("<script>1</script>", '<img src="http://localhost/picture.png" alt="">'):
+        copy.write_text(text.replace("</body>", f"{more}</body>"), encoding="utf-8")
+        browser.said.clear()
+        browser.open(copy.as_uri())
+        assert browser.said != []

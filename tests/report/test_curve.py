@@ -11,8 +11,7 @@ import pytest
 from PIL import Image
 
 from stochbatch.report import learning_curve
-from stochbatch.report.batch_sizes import batches
-from stochbatch.report.curve import CurveError, draw
+from stochbatch.report.curve import CurveError, batches, draw
 from stochbatch.training import Trial
 from tests.trained import trained
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from stochbatch.report import write_report
+from stochbatch.report.answer import headline
 from stochbatch.report.figures import gallery
+from stochbatch.report.formatting import minus
 from stochbatch.report.layout import Layout
-from stochbatch.report.tried import costs, expected_best, tried
+from stochbatch.report.tried import charts, costs, tried
 from stochbatch.studies import StudyResults, compare
 from stochbatch.studies.conclusions import conclusions
 from tests.report.test_page import Page
@@ -35,7 +35,9 @@ def test_the_page_begins_with_the_answer(compared: StudyResults, tmp_path: Path)
     page = Page(file.read_text(encoding="utf-8"))
     text = " ".join("".join(page.text).split())
     (sentence,) = conclusions(compared)
-    assert text.index(sentence) < text.index("Accuracy Test accuracy in percent")
+    (h1,) = re.findall("<h1>(.*?)</h1>", file.read_text(encoding="utf-8"))
+    assert h1 == headline(Layout.of(compared))
+    assert text.index(h1) < text.index(minus(sentence)) < text.index("Results by seed Test")
     assert sentence in (tmp_path / "report/table.md").read_text(encoding="utf-8")
     for one in compared.tuned:
         for setting in one.tried:
@@ -49,7 +51,7 @@ def test_without_figures_what_was_tried_is_still_there(
 ) -> None:
     text = write_report(compared, tmp_path, figures=False).read_text()
     assert 'id="tuning"' in text
-    assert "<img" not in text
+    assert "Validation accuracy of SBS against learning rate" in text
 
 
 def test_every_setting_has_a_row_with_its_seeds(compared: StudyResults) -> None:
@@ -66,20 +68,46 @@ def test_what_is_not_over_yet_is_shown_as_such(compared: StudyResults) -> None:
     early = replace(one, tried=(first, *one.tried[1:]), finalists=(), chosen=None)
     layout = Layout.of(replace(compared, tuned=(early, compared.tuned[1])))
     assert tried(layout).rows[0][1:] == [str(first), "–", "missing", ""]  # noqa: RUF001
-    names = [sketch.name for sketch in gallery(layout).tuning]
-    assert names == ["tuning-lr"]  # a result against the budget needs all of them
+    panel = charts(layout)[0].panels[0]
+    assert (panel.chosen, panel.note) == (None, "nothing was chosen yet.")
+    assert len(panel.dots) == 6
 
 
-def test_there_is_a_dot_for_every_training_and_a_line_for_every_method(
-    compared: StudyResults,
-) -> None:
-    dots, budget = gallery(Layout.of(compared)).tuning
-    assert (dots.name, budget.name) == ("tuning-lr", "budget")
-    panel = dots.figure().axes[0]
-    drawn = [line for line in panel.lines if not line.get_label().startswith("_")]
+def test_there_is_a_dot_for_every_training(compared: StudyResults) -> None:
+    layout = Layout.of(compared)
+    (chart,) = charts(layout)
+    assert [(panel.label, len(panel.dots)) for panel in chart.panels] == [("SGD", 9), ("SBS", 9)]
+    for panel, one in zip(chart.panels, compared.tuned, strict=True):
+        assert panel.chosen.value == one.winner.settings["lr"]
+        assert panel.note == f"{panel.chosen.value:g} was chosen."
+    assert (chart.what, chart.x.log, (chart.x.low, chart.x.high)) == (
+        "learning rate",
+        True,
+        compared.study.tuning.spaces["SGD"]["lr"].ends,
+    )
+    sketch = next(one for one in gallery(layout) if one.kind == "tuning")
+    drawn = [line for line in sketch.figure().axes[0].lines if line.get_label()[0] != "_"]
     assert [(line.get_label(), len(line.get_xdata())) for line in drawn] == [("SGD", 9), ("SBS", 9)]
-    lines = {line.get_label(): list(line.get_xdata()) for line in budget.figure().axes[0].lines}
-    assert lines == {"SGD": [1, 2, 3], "SBS": [1, 2, 3]}
+
+
+def test_a_setting_at_the_edge_is_said_to_be_there(
+    compared: StudyResults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(compared.tuned[0]), "at_edge", lambda self, tuning: ["lr"])
+    (chart,) = charts(Layout.of(compared))
+    assert "at the edge of what was tried" in chart.panels[0].note
+
+
+def test_a_training_that_diverged_is_a_cross(compared: StudyResults) -> None:
+    one = compared.tuned[0]
+    broken = tuple(replace(outcome, status="diverged") for outcome in one.tried[0].outcomes)
+    for outcome in broken:
+        result = outcome.result.model_copy(update={"status": "diverged"})
+        object.__setattr__(outcome, "result", result)
+    first = replace(one, tried=(replace(one.tried[0], outcomes=broken), *one.tried[1:]))
+    (chart,) = charts(Layout.of(replace(compared, tuned=(first, compared.tuned[1]))))
+    assert [dot.accuracy for dot in chart.panels[0].dots[:3]] == [None] * 3
+    assert chart.panels[0].dots[0].tip.endswith(": diverged")
 
 
 def test_costs_are_counted_over_tuning_and_verdict(compared: StudyResults) -> None:
@@ -88,16 +116,3 @@ def test_costs_are_counted_over_tuning_and_verdict(compared: StudyResults) -> No
     assert [row[:3] for row in rows] == [
         [label, "11", f"{11 * batches:,}"] for label in ("SGD", "SBS")
     ]
-
-
-@given(
-    st.lists(
-        st.lists(st.floats(0, 100, width=16), min_size=3, max_size=3), min_size=1, max_size=6
-    ).filter(lambda rows: len({row[0] for row in rows}) == len(rows))
-)
-def test_the_expected_best_is_the_mean_over_all_choices(rows: list[list[float]]) -> None:
-    found = expected_best(rows, 0)
-    for size in range(1, len(rows) + 1):
-        chosen = [max(some, key=lambda row: row[0]) for some in itertools.combinations(rows, size)]
-        mean = sum((row[1] + row[2]) / 2 for row in chosen) / len(chosen)
-        assert found[size - 1] == pytest.approx(mean)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stochbatch.files import write_atomically
 from stochbatch.optional import optional
-from stochbatch.report.batch_sizes import batches
-from stochbatch.report.plotting import COLOURS, MARKERS
+from stochbatch.report import palette
+from stochbatch.report.plotting import MARKERS
 from stochbatch.training.trial import differences
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from stochbatch.training import RunFolder, Trial
 
 FORMATS = ("png", "svg", "pdf")
+COLOURS = [light for light, _ in palette.COLOURS.values()]
 FEW = 25
 """Up to so many epochs each has a marker, so that a single one is seen."""
 
@@ -96,6 +97,34 @@ def draw(runs: Sequence[RunFolder]) -> Figure:
         if panel.get_legend_handles_labels()[0]:
             panel.legend(fontsize="small", frameon=False)
     return figure
+
+
+def batches(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+    """Return by kind of layer the mean number of batches by epoch; NaN without a number.
+
+    Every weight counts alike, so a large layer counts more than a small one.
+
+    Example:
+        >>> from stochbatch.report.curve import batches
+        >>> layers = [
+        ...     {"kind": "conv", "size": 3, "batches": 1.0},
+        ...     {"kind": "conv", "size": 1, "batches": 5.0},
+        ...     {"kind": "bias", "size": 7, "batches": None},
+        ... ]
+        >>> batches([{"epoch": 0, "layers": layers}])
+        {'conv': [2.0], 'bias': [nan]}
+    """
+    found: dict[str, list[float]] = {}
+    for epoch, line in enumerate(metrics):
+        sums: dict[str, tuple[float, int]] = {}
+        for layer in line.get("layers") or ():
+            of = layer["kind"]
+            curve = found.setdefault(of, [math.nan] * len(metrics))
+            if layer["batches"] is not None:
+                total, size = sums.get(of, (0.0, 0))
+                total, size = total + layer["size"] * layer["batches"], size + layer["size"]
+                sums[of], curve[epoch] = (total, size), total / size
+    return found
 
 
 def _plot(panel: Axes, values: Sequence[float], line: str, marker: str, **style: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from stochbatch.studies.cell import Cell
@@ -70,9 +71,15 @@ def verdict(found: CellStatistics) -> str:
     return found.verdict or NOT_COMPARABLE
 
 
-def search_words(*texts: str) -> str:
-    """Return the words that the page's search looks in."""
-    return " ".join(" ".join(texts).lower().replace(",", " ").split())
+def minus(text: str) -> str:
+    """Return a text whose negative numbers have a true minus sign.
+
+    Example:
+        >>> from stochbatch.report.formatting import minus
+        >>> minus("-1.5 to +2, not sgd-2")
+        '\N{MINUS SIGN}1.5 to +2, not sgd-2'
+    """
+    return re.sub(r"(?<![\w.-])-(?=[\d.])", "\N{MINUS SIGN}", text)
 
 
 def side(labels: Sequence[str], cell: Cell | None, axis: str, among: int, present: int) -> str:

@@ -10,8 +10,8 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any, get_args
 
+from stochbatch.report.palette import colours
 from stochbatch.report.provenance import cautions
-from stochbatch.studies.cell import Cell
 from stochbatch.studies.outcome import Outcome, Status
 from stochbatch.studies.results import CellOutcomes, StudyResults
 from stochbatch.studies.statistics import (
@@ -70,9 +70,26 @@ class Layout:
         """The cells whose weights move at random, each with its update probability."""
         return [found for found in self.statistics.cells if found.update_probability is not None]
 
-    def verdicts_on(self, cell: Cell) -> list[str]:
-        """Return the verdicts of the claims that a cell is better."""
-        return [found.verdict for found in self.claims if found.cell and found.cell.key == cell.key]
+    @cached_property
+    def line_axis(self) -> str:
+        """The axis whose points are compared: that of the first claim, or else the last."""
+        claims = self.results.study.claims
+        return claims[0].axis if claims else self.axes[-1]
+
+    @cached_property
+    def compared(self) -> set[str]:
+        """Labels on that axis that the first claim is about; all if it names many or none."""
+        claims = self.results.study.claims[:1]
+        found = {label for claim in claims for label in (*claim.better, *claim.than)}
+        return found if len(found) == 2 else set(self.labels(self.line_axis))
+
+    def colours(self, axis: str) -> dict[str, str]:
+        """Return by label of an axis the name of its colour in all figures."""
+        methods = {
+            cell.cell.coordinates[axis]: str(cell.cell.fields.get("method", "sgd"))
+            for cell in reversed(self.results.cells)
+        }
+        return colours({label: methods[label] for label in self.labels(axis)})
 
     @cached_property
     def trials(self) -> list[Outcome]:
@@ -123,17 +140,6 @@ class Layout:
         """Number of distinct trials by what became of them."""
         counted = Counter(outcome.status for outcome in self.trials)
         return {status: counted[status] for status in get_args(Status)}
-
-    @property
-    def verdicts(self) -> str:
-        """How often each verdict was reached; empty if there is none to reach."""
-        of_cells = Counter(str(one.verdict) for one in self.statistics.cells if one.verdict)
-        of_claims = Counter(str(one.verdict) for one in self.claims)
-        return "; ".join(
-            f"{what} " + ", ".join(f"{counted[name]} {name}" for name in sorted(counted))
-            for what, counted in (("cells", of_cells), ("claims", of_claims))
-            if counted
-        )
 
     @cached_property
     def cautions(self) -> list[str]:

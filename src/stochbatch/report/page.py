@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import math
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import resources
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import filelock
 
 from stochbatch.optional import optional
-from stochbatch.report import formatting, tables, tried, writers
-from stochbatch.report.figures import Gallery, gallery
+from stochbatch.report import answer, charts, formatting, provenance, tables, tried, writers
+from stochbatch.report.figures import gallery
 from stochbatch.report.layout import Layout
-from stochbatch.report.provenance import facts
-from stochbatch.studies.cell import Cell
-from stochbatch.studies.conclusions import conclusions
+from stochbatch.report.palette import COLOURS
+from stochbatch.report.plotting import Sketch
 from stochbatch.studies.outcome import Outcome
 from stochbatch.studies.results import StudyResults
 
@@ -44,16 +46,16 @@ def write_report(
 ) -> Path:
     """Write the report of a study, as far as it has been run.
 
-    The folder then has ``index.html``, which holds all its pictures and works offline,
+    The folder then has ``index.html``, which is self-contained and works offline,
     ``table.md``, ``table.tex``, ``table.csv``, ``claims.csv`` if the study claims something, and
-    ``figures/`` with every figure as PNG and PDF. The report is written beside the folder and
+    ``figures/`` with figures to print as PNG and PDF. The report is written beside the folder and
     takes its place when it is complete. The same results give the same bytes, but for the page's
     section with the id ``times``: times and machines may differ from run to run.
 
     Args:
         results: from `stochbatch.studies.collect`.
         folder: where to; made if it does not exist. An earlier report there is replaced.
-        figures: whether to draw figures, which takes most of the time.
+        figures: whether to draw the figures to print, which takes most of the time.
 
     Returns:
         The page's path.
@@ -73,10 +75,9 @@ def write_report(
 def _files(results: StudyResults, folder: Path, figures: bool) -> dict[str, bytes]:
     """Return the content of every file of a report that is to lie in ``folder``."""
     layout = Layout.of(results)
-    found = gallery(layout) if figures else None
-    drawn = {sketch.name: sketch.saved() for sketch in found.all} if found else {}
+    sketches = gallery(layout) if figures else []
     texts = {
-        PAGE: page(layout, folder, found, {name: forms["svg"] for name, forms in drawn.items()}),
+        PAGE: page(layout, folder, sketches),
         "table.md": writers.markdown(layout),
         "table.csv": writers.comma_separated(tables.cells_in_full(layout)),
         "table.tex": writers.latex(layout),
@@ -84,9 +85,9 @@ def _files(results: StudyResults, folder: Path, figures: bool) -> dict[str, byte
     if layout.claims:
         texts["claims.csv"] = writers.comma_separated(tables.claims_in_full(layout))
     pictures = {
-        f"figures/{name}.{form}": forms[form]
-        for name, forms in drawn.items()
-        for form in ("png", "pdf")
+        f"figures/{sketch.name}.{form}": content
+        for sketch in sketches
+        for form, content in sketch.saved().items()
     }
     return {name: text.encode() for name, text in texts.items()} | pictures
 
@@ -136,40 +137,117 @@ def _swap(folder: Path, files: Mapping[str, bytes]) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def page(layout: Layout, folder: Path, found: Gallery | None, drawn: Mapping[str, bytes]) -> str:
-    """Return the page as it is to lie in ``folder``; its figures are SVG, by name."""
+def page(layout: Layout, folder: Path, sketches: Sequence[Sketch]) -> str:
+    """Return the page as it is to lie in ``folder``, with links to figures that lie beside it."""
     jinja2 = optional("jinja2")
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    text = (resources.files("stochbatch.report") / TEMPLATE).read_text(encoding="utf-8")
-    rendered: str = environment.from_string(text).render(
+    style, script = _colours() + _read("page.css"), _read("page.js")
+    rendered: str = environment.from_string(_read(TEMPLATE)).render(
+        **_words(layout),
+        **_drawn(layout),
         study=layout.results.study,
         scale=layout.results.scale,
         layout=layout,
         text=formatting,
-        cells=tables.grid(layout),
-        maxima=tables.has_maxima(layout),
-        readings=tables.READINGS,
-        claims=tables.claims(layout),
-        conclusions=conclusions(layout.results) if layout.results.tuned else [],
-        tried=tried.tried(layout) if layout.results.tuned else None,
-        costs=tried.costs(layout) if layout.results.tuned else None,
-        words_of=partial(_words_of, layout),
+        chars=charts.short,
         address_of=partial(_address_of, folder),
-        gallery=found,
-        pictures={name: base64.b64encode(svg).decode() for name, svg in drawn.items()},
+        downloads=sketches,
         failed=[one for one in layout.trials if one.status == "failed"],
-        facts=facts(layout.trials),
+        environment=provenance.facts(layout.trials),
         seconds=_duration(layout),
+        style=style,
+        script=script,
+        style_hash=_hash(style),
+        script_hash=_hash(script),
     )
     return rendered
 
 
-def _words_of(layout: Layout, cell: Cell, *more: str) -> str:
-    """Return the words that a cell is found by: its labels, what was found of it, and more."""
-    ours = [formatting.verdict(layout.by_key[cell.key])] if layout.results.study.published else []
-    return formatting.search_words(str(cell), *ours, *layout.verdicts_on(cell), *more)
+def _read(name: str) -> str:
+    return (resources.files("stochbatch.report") / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    """Return the hash that lets a browser run or apply this text and no other."""
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _colours() -> str:
+    """Return the methods' colours as variables of a style sheet."""
+    light, dark = (
+        " ".join(f"--{name}: {both[place]};" for name, both in COLOURS.items()) for place in (0, 1)
+    )
+    classes = " ".join(f".m-{name} {{ --m: var(--{name}); }}" for name in COLOURS)
+    return (
+        f":root {{ {light} }}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n"
+        f"{classes}\n"
+    )
+
+
+def _words(layout: Layout) -> dict[str, Any]:
+    """Return the answer, what is counted, and the tables."""
+    tuned = bool(layout.results.tuned)
+    verdicts = Counter(row.verdict for row in layout.claims)
+    over = sum(1 for one in layout.trials if one.result)
+    counts: list[tuple[int, str]] = [
+        *([(len(layout.claims), "comparisons")] if layout.claims else []),
+        *((count, answer.counted_as(one)) for one, count in verdicts.items()),
+        (over, f"of {len(layout.trials)} trials over"),
+        *((layout.counts[one], one) for one in ("diverged", "failed") if layout.counts[one]),
+    ]
+    decided = any(answer.kind(row) in answer.COUNTED for row in layout.claims)
+    return {
+        "headline": answer.headline(layout),
+        "sentences": answer.sentences(layout),
+        "facts": counts,
+        "cards": answer.cards(layout),
+        "decided": answer.counted(layout.claims) if decided else "All comparisons",
+        "accuracy": tables.accuracy(layout),
+        "best": tables.best(layout),
+        "claims": tables.claims(layout),
+        "tried": tried.tried(layout) if tuned else None,
+        "costs": tried.costs(layout) if tuned else None,
+    }
+
+
+def _drawn(layout: Layout) -> dict[str, Any]:
+    """Return what is drawn, and the sections that there are."""
+    forest = charts.forest(layout)
+    strips, span = charts.strips(layout)
+    curves, curve_span = charts.curves(layout)
+    heats, heats_left_out = charts.heats(layout)
+    comparisons = [one for _, rows in forest.groups for one in rows]
+    rows = [row for panel in strips for row in panel.rows]
+    sections = [
+        *([("verdicts", "Verdicts"), ("claims", "All comparisons")] if comparisons else []),
+        ("results", "Results by seed"),
+        *([("curves", "Curves")] if curves else []),
+        *([("tuning", "What was tried")] if layout.results.tuned else []),
+        *([("layers", "Layers")] if heats else []),
+        *[("cells", "Tables"), ("times", "Times and machines")],
+    ]
+    return {
+        "forest": forest,
+        "shown": {id(one.row): one for one in comparisons},
+        "ticks": forest.span.ticks(6),
+        "published_gains": any(one.published is not None for one in comparisons),
+        "strips": strips,
+        "span": span,
+        "strips_published": any(row.statistics.cell.published for row in rows),
+        "unequal": any(panel.shared is not None for panel in strips),
+        "curves": curves,
+        "curve_span": curve_span,
+        "all_heroes": all(line.hero for panel in curves for line in panel.lines),
+        "curves_left_out": charts.groups(layout)[1],
+        "tuning": tried.charts(layout),
+        "heats": heats,
+        "still": any(value == -1 for heat in heats for _, _, row in heat.rows for value in row),
+        "heats_left_out": heats_left_out,
+        "sections": sections,
+        "identity": id,
+    }
 
 
 def _address_of(folder: Path, outcome: Outcome) -> str:

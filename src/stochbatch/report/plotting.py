@@ -14,30 +14,18 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from stochbatch.optional import optional
+from stochbatch.report.palette import COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#C08000", "#2F93CF", "#000000")
-"""Okabe and Ito's, which most colour-blind people can tell apart; orange and sky blue darkened, so
-that all of them have a contrast of 3 to 1 with white."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)))
-ARTICLE: dict[str, Style] = {
-    "sgd": ("#000000", "-", "o"),
-    "dropout": ("#B08A00", "--", "s"),
-    "adaptive dropout": ("#0040FF", "-.", "^"),
-    "entropy-sgd": ("#D000D0", ":", "D"),
-    "accelerated-sgd": ("#008A1E", (0, (5, 1)), "v"),
-    "sbs": ("#E00000", "-", "P"),
-}
-"""The article's colours of the methods; yellow darkened so that it is seen on white."""
-ALSO = {"adaptive-dropout": "adaptive dropout", "acc-sgd": "accelerated-sgd"}
 MARKED = 10
 """Markers on a line."""
-COUNT = "settings tried"
-"""Label of an axis of whole numbers, as "epoch" is."""
+HEIGHT = 2.8
+"""Inches of a panel."""
 LONGEST = 100
 """Letters of a figure's file name."""
 LEGEND_LINE, LEGEND_HANDLE, LEGEND_LETTER = 0.2, 0.75, 0.075
@@ -45,7 +33,6 @@ LEGEND_LINE, LEGEND_HANDLE, LEGEND_LETTER = 0.2, 0.75, 0.075
 METADATA: dict[str, dict[str, Any]] = {
     # Without dates and versions the same results give the same bytes.
     "png": {"Software": None},
-    "svg": {"Date": None, "Creator": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
 
@@ -61,27 +48,24 @@ Panel = Callable[["Axes"], None]
 class Sketch:
     """A figure that can be drawn: its data are there, its pixels are not."""
 
+    kind: str
     name: str
-    caption: str
-    alt: str
-    """Words for those who do not see it."""
+    title: str
     panels: Sequence[Panel]
-    height: float = 2.8
-    """Inches of a panel."""
 
     def figure(self) -> Figure:
         """Return the figure, drawn and not saved."""
         with _settings():
-            return _figure(self.panels, self.height)
+            return _figure(self.panels)
 
     def saved(self) -> dict[str, bytes]:
-        """Return the figure as PNG, PDF and SVG."""
+        """Return the figure as PNG and PDF."""
         found = {}
         with _settings():
-            figure = _figure(self.panels, self.height)
-            for form in ("png", "pdf", "svg"):
+            figure = _figure(self.panels)
+            for form, metadata in METADATA.items():
                 file = io.BytesIO()
-                figure.savefig(file, format=form, dpi=120, metadata=METADATA[form])
+                figure.savefig(file, format=form, dpi=120, metadata=metadata)
                 found[form] = file.getvalue()
         return found
 
@@ -102,22 +86,10 @@ def in_brackets(labels: Mapping[str, str]) -> str:
     return f" ({text})" if labels else ""
 
 
-def style(label: str, position: int) -> Style:
-    """Return the article's style of a method, or one by the position on an axis."""
-    name = label.lower()
-    return ARTICLE.get(ALSO.get(name, name)) or style_at(position)
-
-
-def style_at(position: int) -> Style:
-    """Return a style by a position: as many as lines times markers differ in more than colour.
-
-    The first dozen differ from the article's, too.
-    """
-    return (
-        COLOURS[position % len(COLOURS)],
-        LINES[position % len(LINES)],
-        MARKERS[(position + 3) % len(MARKERS)],
-    )
+def style(colour: str, position: int) -> Style:
+    """Return the style of a line: its colour, and by its position what else tells it apart."""
+    light, _ = COLOURS[colour]
+    return light, LINES[position % len(LINES)], MARKERS[position % len(MARKERS)]
 
 
 def over_trials(curves: Sequence[Sequence[float | None]]) -> list[Point]:
@@ -142,9 +114,9 @@ def over_epochs(values: Iterable[float]) -> list[Point]:
 
 
 def panel_of(
-    lines: Mapping[str, tuple[Style, Sequence[Point]]], spread: str = "", **settings: Any
+    lines: Mapping[str, tuple[Style, Sequence[Point]]], band: bool = False, **settings: Any
 ) -> Panel:
-    """Return a panel of lines by label, with a "band" or "bars" from the lowest to the highest."""
+    """Return a panel of lines by label, with a band from the lowest to the highest."""
 
     def draw(panel: Axes) -> None:
         for label, ((colour, line, marker), points) in lines.items():
@@ -161,18 +133,16 @@ def panel_of(
                 # matplotlib leaves what begins with an underscore out of a legend
                 label=f" {label}" if label.startswith("_") else label,
             )
-            if spread == "band":
+            if band:
                 panel.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
-            elif spread == "bars":
-                panel.vlines(x, low, high, color=colour, alpha=0.4)
         panel.set(**settings)
 
     return draw
 
 
-def _figure(draws: Sequence[Panel], height: float) -> Figure:
+def _figure(draws: Sequence[Panel]) -> Figure:
     # The Figure itself, without pyplot: no window, no display, nothing global.
-    for backend in ("agg", "svg", "pdf"):
+    for backend in ("agg", "pdf"):
         optional(f"matplotlib.backends.backend_{backend}")
     columns = min(2, len(draws))
     rows = math.ceil(len(draws) / columns)
@@ -188,12 +158,12 @@ def _figure(draws: Sequence[Panel], height: float) -> Figure:
     # Where there is none below, the panel above has the numbers.
     for panel in panels[max(0, len(draws) - columns) : len(draws)]:
         panel.tick_params(labelbottom=True)
-    if panels[0].get_xlabel() in ("epoch", COUNT):
+    if panels[0].get_xlabel() == "epoch":
         locator = optional("matplotlib.ticker").MaxNLocator(integer=True)
         panels[0].xaxis.set_major_locator(locator)
     width = 6.4 if columns == 1 else 9.0
     lines = _add_legend(figure, panels, width)
-    figure.set_size_inches(width, 0.6 + height * rows + LEGEND_LINE * lines)
+    figure.set_size_inches(width, 0.6 + HEIGHT * rows + LEGEND_LINE * lines)
     return figure
 
 
@@ -225,12 +195,11 @@ def _add_legend(figure: Figure, panels: Sequence[Axes], width: float) -> int:
 
 
 def _settings() -> AbstractContextManager[None]:
-    # A reader's own matplotlibrc must not change a report, nor a random salt its bytes.
+    # A reader's own matplotlibrc must not change a report.
     matplotlib = optional("matplotlib")
     usual = matplotlib.rcParamsDefault
     settings = {
         **{name: usual[name] for name in usual if not name.startswith("backend")},
-        "svg.hashsalt": "stochbatch",
         "text.parse_math": False,  # a label with a dollar is a text
     }
     context: AbstractContextManager[None] = matplotlib.rc_context(settings)

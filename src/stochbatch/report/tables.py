@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 from stochbatch.report.formatting import (
     NONE,
+    NOT_COMPARABLE,
     best_epochs,
     between,
     mean,
@@ -123,6 +124,56 @@ def cells_in_print(layout: Layout) -> Table:
     if study.published and scale.comparable:
         caption += " Equal sign: it agrees with the article; arrows: ours is higher, or lower."
     return grid(layout, caption, entry)
+
+
+def accuracy(layout: Layout) -> Table:
+    """Return a row per cell for the page; what is the same in all rows stands in the caption."""
+    axes = [axis for axis in layout.axes if len(layout.labels(axis)) > 1] or layout.axes[-1:]
+    fixed = [f"{axis} {layout.labels(axis)[0]}" for axis in layout.axes if axis not in axes]
+    cells = layout.statistics.cells
+    columns: dict[str, Callable[[CellStatistics], str]] = {
+        "accuracy, %": mean,
+        "trials": lambda found: (
+            str(found.n) + (f", {found.diverged} diverged" * bool(found.diverged))
+        ),
+        "std": lambda found: number(found.std),
+    }
+    if any(found.cell.published for found in cells):
+        columns["published"] = published_mean
+    if layout.moving:
+        columns["update probability"] = lambda found: number(found.update_probability, 3)
+    caption = [f"In all rows: {', '.join(fixed)}."] if fixed else []
+    caption.append(
+        "Test accuracy over the last 10 % of the epochs: mean over the trials, diverged ones "
+        "included, ± half of the 95 % interval; standard deviation over the trials."
+    )
+    if any(found.verdict for found in cells):
+        columns["verdict"] = verdict
+    elif layout.results.study.published:
+        caption.append(f"Cells are {NOT_COMPARABLE} with the article at this scale.")
+    if layout.moving:
+        caption.append(UPDATE_PROBABILITY)
+    rows = [
+        [*(found.cell.coordinates[axis] for axis in axes), *(of(found) for of in columns.values())]
+        for found in cells
+    ]
+    return Table(" ".join(caption), [*axes, *columns], rows, labels=len(axes))
+
+
+def best(layout: Layout) -> Table:
+    """Return the best epochs, a row per cell, for the page."""
+    maxima = has_maxima(layout)
+    head = [*layout.axes, "any trial", "mean of trials", "mean curve"]
+    rows = [
+        [
+            *found.cell.key,
+            *map(number, (found.best, found.mean_best, found.curve_best)),
+            *([published_max(found)] if maxima else []),
+        ]
+        for found in layout.statistics.cells
+    ]
+    head += ["published"] if maxima else []
+    return Table(READINGS, head, rows, labels=len(layout.axes))
 
 
 def spread(layout: Layout) -> Table:

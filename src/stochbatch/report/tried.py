@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stochbatch.optional import optional
+from stochbatch.report.charts import Span, around, where
 from stochbatch.report.formatting import NONE, number
-from stochbatch.report.layout import Layout
-from stochbatch.report.plotting import COUNT, Sketch, Style, file_name, in_brackets, panel_of, style
+from stochbatch.report.layout import Group, Layout
+from stochbatch.report.plotting import Sketch, file_name, style
 from stochbatch.report.tables import Table
 from stochbatch.studies.outcome import Outcome
 from stochbatch.studies.tuning import Range, Tuned, Tuning
@@ -66,147 +67,145 @@ def _accuracy(outcome: Outcome) -> float | None:
     return None if result is None or result.accuracy is None else result.accuracy.mean
 
 
-def sketches(layout: Layout) -> list[Sketch]:
-    """Return the figures of tuning that there are data for."""
+@dataclass(frozen=True)
+class Dot:
+    """A training with one value of a tuned number."""
+
+    value: float
+    accuracy: float | None
+    """None if it diverged."""
+    tip: str
+
+
+@dataclass(frozen=True)
+class Panel:
+    """What was tried for one method."""
+
+    label: str
+    colour: str
+    dots: list[Dot]
+    chosen: Dot | None
+    """The mean of the chosen setting."""
+    note: str
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Accuracy against one tuned number, by method."""
+
+    name: str
+    where: str
+    panels: list[Panel]
+    x: Span
+    y: Span
+
+    @property
+    def what(self) -> str:
+        """The number's name for a reader."""
+        return "learning rate" if self.name == "lr" else self.name
+
+
+def charts(layout: Layout) -> list[Chart]:
+    """Return a chart for each place and each number that was tuned there."""
     tuning = layout.results.study.tuning
+    found: list[Chart] = []
     if tuning is None:
-        return []
-    found = []
+        return found
     for group in layout.places(tuning.axis):
-        there = [
-            one
-            for one in layout.results.tuned
-            if tuning.spaces[one.label]
-            and all(one.cell.coordinates[axis] == label for axis, label in group.items())
-        ]
-        where = in_brackets({k: v for k, v in group.items() if len(layout.labels(k)) > 1})
+        there = _in_place(layout, tuning, group)
         names = {name for one in there for name in tuning.spaces[one.label]}
         for name in sorted(names, key=lambda name: (name != "lr", name)):
-            drawn = _against(name, tuning, layout, there, where)
+            drawn = _chart(layout, tuning, name, there, where(layout, group))
             found += [drawn] if drawn else []
-        drawn = _by_budget(layout, tuning, there, where)
-        found += [drawn] if drawn else []
     return found
 
 
-def _styles(layout: Layout, tuning: Tuning) -> dict[str, Style]:
-    return {label: style(label, place) for place, label in enumerate(layout.labels(tuning.axis))}
+def _in_place(layout: Layout, tuning: Tuning, group: Group) -> list[Tuned]:
+    """Return what was tuned in a place."""
+    return [
+        one
+        for one in layout.results.tuned
+        if tuning.spaces[one.label]
+        and all(one.cell.coordinates[axis] == label for axis, label in group.items())
+    ]
 
 
-def _against(
-    name: str, tuning: Tuning, layout: Layout, there: list[Tuned], where: str
-) -> Sketch | None:
-    """Draw accuracy against one tuned number, a dot per seed."""
-    dots: dict[str, list[tuple[float, float]]] = {}
-    chosen: dict[str, tuple[float, float]] = {}
-    logarithmic = False
-    for one in there:
-        space = tuning.spaces[one.label].get(name)
-        for place, setting in enumerate(one.tried):
-            value = setting.settings.get(name)
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                continue
-            logarithmic |= isinstance(space, Range) and space.log is not None
-            values = [_accuracy(outcome) for outcome in setting.outcomes]
-            known = [(float(value), score) for score in values if score is not None]
-            dots.setdefault(one.label, []).extend(known)
-            if place == one.chosen and known:
-                chosen[one.label] = (float(value), sum(y for _, y in known) / len(known))
-    dots = {label: points for label, points in dots.items() if points}
-    if not dots:
+def _chart(
+    layout: Layout, tuning: Tuning, name: str, there: list[Tuned], place: str
+) -> Chart | None:
+    colours = layout.colours(tuning.axis)
+    panels = [_panel(tuning, name, one, colours[one.label]) for one in there]
+    panels = [panel for panel in panels if panel.dots]
+    if not panels:
         return None
-    styles = _styles(layout, tuning)
+    spaces = [tuning.spaces[one.label].get(name) for one in there]
+    ranges = [space for space in spaces if isinstance(space, Range)]
+    every = [dot.value for panel in panels for dot in panel.dots]
+    ends = [end for space in ranges for end in space.ends] + every
+    low, high = min(ends), max(ends)
+    log = any(space.log for space in ranges) and low > 0
+    if low == high:
+        low, high = low - 1, high + 1
+    room = 0 if ranges else 0.08 * (high - low)
+    known = [d.accuracy for panel in panels for d in panel.dots if d.accuracy is not None]
+    upper = sorted(known)[len(known) // 2 :]  # settings that fail must not hide how the rest differ
+    least = 3 * (upper[-1] - upper[0]) if upper else 1.0
+    return Chart(name, place, panels, Span(low - room, high + room, log), around(upper, least))
 
-    what = "learning rate" if name == "lr" else name
-    every = [x for points in dots.values() for x, _ in points]
 
-    def beside(x: float, position: int) -> float:
-        """Return where a dot is drawn, so that methods with one value stand side by side."""
-        step = position - (len(dots) - 1) / 2
-        if logarithmic:
-            return x * math.exp(0.012 * step * (1 + math.log(max(every) / min(every))))
-        return x + 0.012 * step * (max(every) - min(every))
+def _panel(tuning: Tuning, name: str, one: Tuned, colour: str) -> Panel:
+    dots, chosen = [], None
+    for place, setting in enumerate(one.tried):
+        value = setting.settings.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        over = [outcome for outcome in setting.outcomes if outcome.result]
+        known = []
+        for outcome in over:
+            broken = outcome.status == "diverged"
+            accuracy = None if broken else _accuracy(outcome)
+            known += [] if accuracy is None else [accuracy]
+            tip = f"{one.label}, {setting}: {_score(outcome)}{'' if broken else ' %'}"
+            dots.append(Dot(float(value), accuracy, tip))
+        if place == one.chosen and known:
+            chosen = Dot(float(value), sum(known) / len(known), str(setting))
+    text = f"{chosen.value:g} was chosen" if chosen else "nothing was chosen yet"
+    if name in one.at_edge(tuning):
+        text += ", at the edge of what was tried: a wider range may be better"
+    if name not in tuning.spaces[one.label]:
+        text = "not tuned"
+    return Panel(one.label, colour, dots, chosen, f"{text}.")
+
+
+def sketches(layout: Layout) -> list[Sketch]:
+    """Return the figures of tuning that there are data for."""
+    return [_against(chart) for chart in charts(layout)]
+
+
+def _against(chart: Chart) -> Sketch:
+    """Draw accuracy against one tuned number, a dot per seed."""
 
     def draw(panel: Axes) -> None:
-        for position, (label, points) in enumerate(dots.items()):
-            colour, _, marker = styles[label]
-            x, y = [beside(one, position) for one, _ in points], [y for _, y in points]
-            panel.plot(x, y, linestyle="", color=colour, marker=marker, markersize=4, label=label)
-            if label in chosen:
-                at, mean = chosen[label]
-                (ring,) = panel.plot(beside(at, position), mean, color=colour, marker="o")
+        for position, one in enumerate(chart.panels):
+            colour, _, marker = style(one.colour, position)
+            known = [(dot.value, dot.accuracy) for dot in one.dots if dot.accuracy is not None]
+            x, y = [x for x, _ in known], [y for _, y in known]
+            panel.plot(x, y, linestyle="", color=colour, marker=marker, markersize=4)
+            panel.lines[-1].set_label(one.label)
+            if one.chosen and one.chosen.accuracy is not None:
+                at = one.chosen.value, one.chosen.accuracy
+                (ring,) = panel.plot(*at, color=colour, marker="o", label="_chosen")
                 ring.set(markersize=13, markerfacecolor="none")
-        if logarithmic:
-            ticker = optional("matplotlib.ticker")
+        if chart.x.log:
             panel.set_xscale("log")
-            digits = (1, 2, 5) if max(every) < 1000 * min(every) else (1,)
-            panel.xaxis.set_major_locator(ticker.LogLocator(subs=digits))
-            panel.xaxis.set_major_formatter(ticker.FuncFormatter(lambda x, _: f"{x:g}"))
-            panel.xaxis.set_minor_formatter(ticker.NullFormatter())
-            panel.set_xlim(min(every) / 1.5, max(every) * 1.5)
-        panel.set(xlabel=what, ylabel="validation accuracy (%)")
+            panel.set_xlim(chart.x.low / 1.5, chart.x.high * 1.5)
+        panel.set_xticks(chart.x.ticks(), [f"{tick:g}" for tick in chart.x.ticks()])
+        panel.minorticks_off()
+        panel.set(xlabel=chart.what, ylabel="validation accuracy (%)")
 
-    best = ", ".join(f"{label} {number(y)} at {x:g}" for label, (x, y) in chosen.items())
-    title = f"Validation accuracy against {what}{where}"
-    return Sketch(
-        file_name(f"tuning-{name}", {"": where}).strip("-"),
-        f"{title}. A dot per training; a ring around the mean of what was chosen.",
-        f"Scatter chart. {title}. Chosen: {best or 'nothing yet'}.",
-        [draw],
-    )
-
-
-def _by_budget(layout: Layout, tuning: Tuning, there: list[Tuned], where: str) -> Sketch | None:
-    """Draw what smaller budgets give, if all settings have all seeds."""
-    lines = {}
-    styles = _styles(layout, tuning)
-    for one in there:
-        scores = [[_accuracy(outcome) for outcome in t.outcomes] for t in one.tried]
-        if tuning.seeds < 2 or any(len(s) < tuning.seeds or None in s for s in scores):
-            return None
-        whole = [[value for value in row if value is not None] for row in scores]
-        curves = [expected_best(whole, seed) for seed in range(tuning.seeds)]
-        points = [
-            (b, min(column), sum(column) / len(column), max(column))
-            for b, column in enumerate(zip(*curves, strict=True), 1)
-        ]
-        lines[one.label] = (styles[one.label], points)
-    if not lines or max(len(points) for _, points in lines.values()) < 2:
-        return None
-    ends = ", ".join(f"{label} {number(at[-1][2])}" for label, (_, at) in lines.items())
-    title = f"Accuracy against the number of settings tried{where}"
-    return Sketch(
-        file_name("budget", {"": where}).strip("-"),
-        f"{title}: expected over all choices of so many settings. The best was chosen by one seed "
-        "and is scored by the others, all on validation images. Bands are over the choosing seed.",
-        f"Line chart. {title}. With all of them, in percent: {ends}.",
-        [panel_of(lines, "band", xlabel=COUNT, ylabel="accuracy, other seeds (%)")],
-    )
-
-
-def expected_best(scores: list[list[float]], seed: int) -> list[float]:
-    """Return the expected score of the best of b settings, for b from 1 to all of them.
-
-    Args:
-        scores: by setting and seed. The best is the one that is highest with ``seed``; it counts
-            with its mean over the other seeds.
-        seed: the seed to choose by.
-
-    Example:
-        >>> from stochbatch.report.tried import expected_best
-        >>> expected_best([[1.0, 10.0], [2.0, 20.0], [3.0, 60.0]], seed=0)
-        [30.0, 46.66..., 60.0]
-    """
-    ordered = sorted(scores, key=lambda row: row[seed])
-    others = [
-        sum(value for place, value in enumerate(row) if place != seed) / (len(row) - 1)
-        for row in ordered
-    ]
-    count = len(others)
-    return [
-        sum(y * math.comb(i, size - 1) for i, y in enumerate(others)) / math.comb(count, size)
-        for size in range(1, count + 1)
-    ]
+    title = f"validation accuracy against {chart.what}"
+    name = file_name(f"tuning-{chart.name}", {"": chart.where}).strip("-")
+    return Sketch("tuning", name, ", ".join(filter(None, (title, chart.where))), [draw])
 
 
 def costs(layout: Layout) -> Table:

@@ -1,0 +1,323 @@
+"""The answer of a study in words: a headline, the numbers that carry it, a card per claim."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from stochbatch.report.formatting import minus, number, signed
+from stochbatch.report.layout import Layout
+from stochbatch.studies.claim import Claim
+from stochbatch.studies.conclusions import conclusions
+from stochbatch.studies.statistics import ClaimStatistics
+from stochbatch.studies.verdicts import BEST, BETTER, CHOSEN, NOT_BEST, SAME, UNDECIDED, WORSE
+
+Kind = Literal["better", "worse", "same", "undecided", "none"]
+Rows = Sequence[ClaimStatistics]
+
+CARDS = 6
+"""Of more claims than this there is a card per verdict, not per claim."""
+LONGEST = 140
+"""Letters of a headline that names its claims; a longer one counts them."""
+KINDS: dict[str, Kind] = {
+    **{BETTER: "better", BEST: "better", WORSE: "worse", NOT_BEST: "worse"},
+    **{SAME: "same", UNDECIDED: "undecided"},
+}
+COUNTED: dict[Kind, str] = {
+    "better": "in favour",
+    "worse": "against",
+    "same": "as no practical difference",
+}
+PLACES: dict[Kind, str] = {
+    **{"better": "better", "worse": "worse", "same": "no practical difference"},
+    **{"undecided": "undecided", "none": "no verdict"},
+}
+TITLES: dict[Kind, str] = {
+    **{"better": "Decided in favour", "worse": "Decided against"},
+    **{"same": "No practical difference", "undecided": "Undecided", "none": "No verdict"},
+}
+
+
+@dataclass(frozen=True)
+class Card:
+    """What was found on a claim, or of all claims with one verdict."""
+
+    kind: Kind
+    title: str
+    texts: list[str]
+    tally: list[tuple[Kind, str]]
+    """Verdicts with how often each was reached."""
+    row: ClaimStatistics | None
+    """The one comparison that it is about, if it is one."""
+
+
+def kind(row: ClaimStatistics) -> Kind:
+    """Return of which kind a verdict is; all reasons for having none are of one kind."""
+    return KINDS.get(row.verdict, "none")
+
+
+def main_rows(layout: Layout, claim: Claim | None = None) -> list[ClaimStatistics]:
+    """Return what a headline is about, of one claim or of the study.
+
+    Of a study those are the primary comparisons, if it has any; of a claim the one over all
+    places, or else all its places.
+    """
+    if claim is None:
+        primary = [row for row in layout.claims if row.family == "primary"]
+        return primary or [row for one in layout.results.study.claims for row in _main(layout, one)]
+    return _main(layout, claim)
+
+
+def _main(layout: Layout, claim: Claim) -> list[ClaimStatistics]:
+    rows = [row for row in layout.claims if row.claim == claim]
+    return [row for row in rows if row.ahead] or rows
+
+
+def headline(layout: Layout) -> str:
+    """Return the answer in one sentence; the study's title if it claims nothing."""
+    rows = main_rows(layout)
+    if not rows:
+        return layout.results.study.title
+    claims = list(dict.fromkeys(row.claim for row in rows))
+    groups = [[row for row in rows if row.claim == claim] for claim in claims]
+    text = "; ".join(_merged(groups))
+    if len(text) > LONGEST:
+        text = counted(rows)
+    part = "cells" in layout.results.narrowed
+    return f"In this part of the study: {text}" if part else text
+
+
+def counted(rows: Rows) -> str:
+    """Return in a sentence how many comparisons were decided, and how."""
+    kinds = Counter(map(kind, rows))
+    parts = [(kinds[one], words) for one, words in COUNTED.items() if kinds[one]]
+    several = f"the {len(rows)} comparisons" if len(rows) > 1 else "the comparison"
+    if not parts:
+        if kinds["undecided"]:
+            return f"None of {several} is decided" if len(rows) > 1 else "Nothing is decided"
+        return f"No verdict{_yet(rows)} on {'any of ' if len(rows) > 1 else ''}{several}"
+    (count, words), *more = parts
+    first = f"{count} {'is' if count == 1 else 'are'} decided {words}"
+    return f"Of {several}, {', '.join([first, *(f'{n} {text}' for n, text in more)])}"
+
+
+def _merged(groups: Sequence[Rows]) -> list[str]:
+    """Return a clause per claim; what has the same verdict against the same is one clause."""
+    found: dict[object, list[Rows]] = {}
+    for position, rows in enumerate(groups):
+        first = rows[0]
+        plain = len(rows) == 1 and not first.claim.best and not first.claim.chooses
+        same = (first.claim.axis, first.claim.than, kind(first), _yet(rows)) if plain else position
+        found.setdefault(same, []).append(rows)
+    return [
+        clause(group[0])
+        if len(group) == 1
+        else _sentence(
+            kind(group[0][0]),
+            " and ".join(_name(rows[0].claim, rows[0].claim.better) for rows in group),
+            _name(group[0][0].claim, group[0][0].claim.than),
+            _yet(group[0]),
+            several=True,
+        )
+        for group in found.values()
+    ]
+
+
+def clause(rows: Rows) -> str:
+    """Return what was found on one claim, in one place or in several."""
+    first, kinds = rows[0], Counter(map(kind, rows))
+    claim, places = first.claim, len(rows)
+    subject, rest = _name(claim, claim.better), _name(claim, claim.than)
+    best = f"the best of {first.baseline_present + first.present}"
+    if len(kinds) > 1:
+        what = f"{subject} as {best}" if claim.best else f"{subject} against {rest}"
+        words = {**PLACES, "better": "shown", "worse": "refuted"} if claim.best else PLACES
+        parts = [f"{words[one]} in {kinds[one]}" for one in PLACES if kinds[one]]
+        return f"{what}: {', '.join([f'{parts[0]} of {places} places', *parts[1:]])}"
+    yet = _yet(rows)
+    only = kind(first)
+    if claim.best:
+        text = {
+            "better": f"{subject} is shown to be {best}",
+            "worse": f"{subject} is shown not to be {best}",
+            "undecided": f"{subject} is not shown to be {best}",
+        }.get(only, f"No verdict{yet} on {subject} as {best}")
+    elif claim.chooses:
+        text = f"No verdict on {claim.name or f'{subject} against {rest}'}"
+    else:
+        text = _sentence(only, subject, rest, yet)
+    if only == "none":
+        text += " in any place" if places > 1 else f": {_reason(first)}"
+        return text
+    return f"{text} in all {places} places" if places > 1 else text
+
+
+def _sentence(one: Kind, subject: str, rest: str, yet: str, several: bool = False) -> str:
+    verb = "are" if several else "is"
+    return {
+        "better": f"{subject} {verb} shown to beat {rest}",
+        "worse": f"{subject} {verb} shown to lose to {rest}",
+        "same": f"No practical difference between {subject} and {rest}",
+        "undecided": f"{subject} {verb} not shown to differ from {rest}",
+        "none": f"No verdict{yet} on {subject} against {rest}",
+    }[one]
+
+
+def _yet(rows: Rows) -> str:
+    """Return " yet" if more trials of the plan give a verdict."""
+    return " yet" if all(re.fullmatch(r"\d+ of \d+ pairs", row.verdict) for row in rows) else ""
+
+
+def _reason(row: ClaimStatistics) -> str:
+    if row.verdict == CHOSEN:
+        return "settings were chosen on the trials compared"
+    if not _yet([row]):
+        return "not the planned number of trials"
+    return f"{row.pairs} of {row.planned} pairs of trials are over"
+
+
+def _name(claim: Claim, labels: Sequence[str]) -> str:
+    """Return a side of a claim; a bare number with its axis."""
+    named = [f"{claim.axis} {one}" if re.match(r"[-\d.]", one) else one for one in labels]
+    return named[0] if len(named) == 1 else f"one of {len(named)}"
+
+
+def sentences(layout: Layout) -> list[str]:
+    """Return the numbers behind the headline in two or three sentences."""
+    rows = main_rows(layout)
+    known = [row for row in rows if row.difference is not None]
+    if len(rows) <= 2:
+        found = [numbers(row) for row in rows]
+    elif known:
+        ends = [min(known, key=_difference), max(known, key=_difference)]
+        low, high = (f"{signed(one.difference)} ({named(layout, one)})" for one in ends)
+        found = [f"The differences are from {low} to {high} points, paired by seed."]
+    else:
+        found = ["No pair of trials is over yet."]
+    if len(rows) == 1:
+        found += _around(layout, rows[0])
+    return [minus(text) for text in found if text]
+
+
+def _difference(row: ClaimStatistics) -> float:
+    return row.difference or 0.0
+
+
+def named(layout: Layout, row: ClaimStatistics, under_claim: bool = False) -> str:
+    """Return a few words for a comparison: its claim, if there are several, and its place."""
+    several = len(layout.results.study.claims) > 1 and not under_claim
+    claim = row.claim
+    pair = f"{_name(claim, claim.better)} against {_name(claim, claim.than)}"
+    where = [f"{axis} {label}" for axis, label in row.place.items() if len(layout.labels(axis)) > 1]
+    if row.ahead:
+        where = [f"all {row.ahead[1]} places"]
+    return ", ".join(([claim.name or pair] if several or not where else []) + where)
+
+
+def numbers(row: ClaimStatistics) -> str:
+    """Return a comparison's difference in a sentence."""
+    claim = row.claim
+    subject, rest = _name(claim, claim.better), _name(claim, claim.than)
+    if row.cell and (claim.chooses or claim.best):
+        subject = row.cell.coordinates[claim.axis]
+        rest = row.baseline.coordinates[claim.axis] if row.baseline else rest
+    if row.difference is None:
+        return f"No pair of trials of {subject} and {rest} is over yet."
+    size = number(abs(row.difference))
+    how = "ahead of" if row.difference > 0 else "behind"
+    how = f"is {size} points {how}" if float(size) else "is level with"
+    where = f"Averaged over {row.ahead[1]} places, " if row.ahead else ""
+    count = f"{row.pairs} paired seeds" if row.pairs > 1 else "one paired seed"
+    mean = "in the mean of" if row.pairs > 1 else "with"
+    text = f"{where}{subject} {how} {rest} {mean} {count}"
+    if row.interval:
+        low, high = signed(row.interval.low), signed(row.interval.high)
+        text += f" (95 % interval {low} to {high})"
+    return f"{text}."
+
+
+def _around(layout: Layout, row: ClaimStatistics) -> list[str]:
+    """Return what else a reader must know about a comparison."""
+    study, found = layout.results.study, []
+    if row.ahead:
+        there = [
+            one.difference
+            for one in layout.claims
+            if one.claim == row.claim and one.cell and one.difference is not None
+        ]
+        if there:
+            found.append(
+                f"It is ahead in {row.ahead[0] or 'none'} of {row.ahead[1]} places; "
+                f"by place from {signed(min(there))} to {signed(max(there))} points."
+            )
+    if kind(row) == "undecided" and row.detectable is not None:
+        found.append(f"A true difference of {row.detectable:.1f} points would be found with 80 %.")
+    elif kind(row) == "same":
+        found.append(f"Differences within {study.margin:g} points count as none.")
+    elif row.verdict == CHOSEN:
+        found.append("Only fresh seeds could decide it.")
+    elif kind(row) == "none":
+        found.append(f"A verdict needs exactly the {row.planned} planned trials per cell.")
+    if row.collapsed:
+        found.append(f"With {row.collapsed} of the seeds a training diverged or ended at chance.")
+    return found
+
+
+def cards(layout: Layout) -> list[Card]:
+    """Return a card per claim, or per verdict if there are many claims."""
+    claims = layout.results.study.claims
+    if len(claims) > CARDS:
+        return _by_verdict(layout)
+    tuned = bool(layout.results.tuned)
+    told = conclusions(layout.results) if tuned else map(numbers, layout.claims)
+    text_of = dict(zip(map(id, layout.claims), told, strict=True))
+    found = []
+    for claim in claims:
+        rows = [row for row in layout.claims if row.claim == claim]
+        if not rows:
+            continue
+        main = main_rows(layout, claim)
+        texts = [text_of[id(row)] for row in main[:3]]
+        if len(main) > 3:
+            texts[2:] = [f"{len(main) - 2} more places are listed below."]
+        if not tuned and len(main) == 1 < len(claims):
+            texts += _around(layout, main[0])
+        kinds = {kind(row) for row in main}
+        only = main[0] if len(main) == 1 else None
+        shade: Kind = kinds.pop() if len(kinds) == 1 else "none"
+        found.append(Card(shade, clause(main), list(map(minus, texts)), _tally(rows), only))
+    return found
+
+
+def _tally(rows: Rows) -> list[tuple[Kind, str]]:
+    counts = Counter((kind(row), row.verdict) for row in rows)
+    ordered = sorted(counts.items(), key=lambda one: list(PLACES).index(one[0][0]))
+    return [
+        (one, verdict if len(rows) == 1 else f"{count} {counted_as(verdict)}")
+        for (one, verdict), count in ordered
+    ]
+
+
+def counted_as(verdict: str) -> str:
+    """Return a verdict as it stands after a number."""
+    return f"with {verdict}" if verdict[0].isdigit() else verdict
+
+
+def _by_verdict(layout: Layout) -> list[Card]:
+    found = []
+    for one in PLACES:
+        rows = [row for row in layout.claims if kind(row) == one]
+        if rows:
+            listed = [
+                f"{named(layout, row)}: "
+                + (f"{signed(row.difference)} points" if row.pairs else "not run yet")
+                for row in rows[:CARDS]
+            ]
+            if more := rows[CARDS:]:
+                listed.append(f"and {len(more)} more")
+            title = f"{TITLES[one]}: {len(rows)} of {len(layout.claims)}"
+            found.append(Card(one, title, list(map(minus, listed)), _tally(rows), None))
+    return found

@@ -1,0 +1,492 @@
+"""What the page draws: places of marks, in percent of a width and in pixels of a height."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stochbatch.report.answer import Kind, kind, named
+from stochbatch.report.formatting import minus, number, signed
+from stochbatch.report.layout import BATCH_SIZE, Group, Layout
+from stochbatch.report.plotting import Point, over_trials
+from stochbatch.studies.outcome import Outcome
+from stochbatch.studies.results import CellOutcomes
+from stochbatch.studies.statistics import CellStatistics, ClaimStatistics, accuracies
+from stochbatch.studies.verdicts import mean
+
+MANY = 6
+"""No more panels of a kind than this; of more groups the first batch size is drawn."""
+HEIGHT, LABEL = 232, 17
+"""Pixels of a panel, and of a label beside a line."""
+BRIEF = 11
+"""Letters of a label where there is little room."""
+COLUMNS, ROWS = 12, 40
+"""Epochs of a heat map; with more layers than this its rows are kinds of layers."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """What an axis shows."""
+
+    low: float
+    high: float
+    log: bool = False
+
+    def at(self, value: float) -> float:
+        """Return where a value is: 0 at the low end, 1 at the high one."""
+        low, high, value = (
+            map(math.log, (self.low, self.high, value))
+            if self.log
+            else (
+                self.low,
+                self.high,
+                value,
+            )
+        )
+        return (value - low) / (high - low) if high > low else 0.5
+
+    def x(self, value: float) -> str:
+        """Return where a value is, in percent of the width."""
+        return f"{100 * min(1.0, max(0.0, self.at(value))):.2f}%"
+
+    def y(self, value: float, height: float = HEIGHT) -> float:
+        """Return how far below the top a value is; it may be outside."""
+        return round(height * (1 - self.at(value)), 1)
+
+    def __contains__(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+    def ticks(self, count: int = 5) -> list[float]:
+        """Return round numbers within it, about as many as asked for."""
+        if self.log:
+            first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
+            digits = (1, 2, 5) if self.high / self.low < 100 else (1,)
+            found = [d * 10.0**e for e in range(first, last + 1) for d in digits]
+            return [float(f"{one:g}") for one in found if one in self]
+        step = _step((self.high - self.low) / count)
+        first = math.ceil(self.low / step - 1e-9)
+        last = math.floor(self.high / step + 1e-9)
+        return [round(place * step, 10) for place in range(first, last + 1)]
+
+
+def _step(size: float) -> float:
+    """Return 1, 2 or 5 times a power of ten, not below a size."""
+    if size <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(size))
+    return next(digit * power for digit in (1, 2, 5, 10) if digit * power >= size * 0.999)
+
+
+def around(values: Iterable[float], least: float = 1.0) -> Span:
+    """Return a span with round ends that holds these values and a tenth more, within 0 to 100."""
+    there = sorted(values)
+    low, high = (there[0], there[-1]) if there else (0.0, 100.0)
+    room = max(0.1 * (high - low), least / 2)
+    step = _step((high - low + 2 * room) / 5)
+    low, high = step * math.floor((low - room) / step), step * math.ceil((high + room) / step)
+    return Span(max(0.0, low), min(100.0, high))
+
+
+def short(label: str) -> str:
+    """Return a label for little room."""
+    return label if len(label) <= BRIEF else f"{label[: BRIEF - 1].rstrip(' ,')}…"
+
+
+# Differences: a forest plot.
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A row of the forest plot."""
+
+    row: ClaimStatistics
+    kind: Kind
+    name: str
+    note: str
+    seeds: Mapping[int, float]
+    published: float | None
+
+    @property
+    def tip(self) -> str:
+        """All its numbers in words."""
+        row, seeds = self.row, ", ".join(map(signed, self.seeds.values()))
+        lines = [f"By seed: {seeds}" if seeds else "No pair of trials is over yet"]
+        if row.interval is not None:
+            low, high = signed(row.interval.low), signed(row.interval.high)
+            lines.append(f"Mean {signed(row.difference)}, 95 % interval {low} to {high}")
+        if self.published is not None:
+            lines.append(f"Published: {signed(self.published)}")
+        return minus("\n".join([self.name, *lines]))
+
+
+@dataclass(frozen=True)
+class Forest:
+    """All comparisons, by claim."""
+
+    groups: list[tuple[str, list[Comparison]]]
+    span: Span
+    """The same number on both sides of zero."""
+
+
+def forest(layout: Layout) -> Forest:
+    """Return the comparisons of all claims with the range that they are drawn in."""
+    groups = []
+    for claim in layout.results.study.claims:
+        rows = [_comparison(layout, row) for row in layout.claims if row.claim == claim]
+        rows.sort(key=lambda one: not one.row.ahead)  # the whole before its places
+        if rows:
+            groups.append((str(claim).removesuffix(", all else being equal."), rows))
+    every = [one for _, rows in groups for one in rows]
+    return Forest(groups, _both_sides(every))
+
+
+def _comparison(layout: Layout, row: ClaimStatistics) -> Comparison:
+    claim, note = row.claim, ""
+    if row.cell and (claim.chooses or claim.best):
+        other = row.baseline.coordinates[claim.axis] if row.baseline else "what was left out"
+        note = f"{row.cell.coordinates[claim.axis]} against {other}"
+    elif row.ahead:
+        note = f"ahead in {row.ahead[0]} of {row.ahead[1]}"
+    name = named(layout, row, under_claim=True)
+    gains = [_gain(one) for one in _under(layout, row)]
+    known = [gain for gain in gains if gain is not None]
+    published = mean(known) if known and len(known) == len(gains) else None
+    return Comparison(row, kind(row), name, note, differences(layout, row), published)
+
+
+def _under(layout: Layout, row: ClaimStatistics) -> list[ClaimStatistics]:
+    """Return the places that a comparison is over."""
+    if not row.ahead:
+        return [row]
+    return [one for one in layout.claims if one.claim == row.claim and one.cell]
+
+
+def differences(layout: Layout, row: ClaimStatistics) -> dict[int, float]:
+    """Return the differences of a comparison by seed."""
+    found = []
+    cells = {cell.cell.key: cell for cell in layout.results.cells}
+    for one in _under(layout, row):
+        if one.cell is None or one.baseline is None:
+            return {}
+        ours, theirs = (accuracies(cells[c.key].outcomes) for c in (one.cell, one.baseline))
+        found.append({seed: ours[seed] - theirs[seed] for seed in ours if seed in theirs})
+    seeds = [seed for seed in found[0] if all(seed in one for one in found)]
+    return {seed: mean([one[seed] for one in found]) for seed in sorted(seeds)}
+
+
+def _gain(row: ClaimStatistics) -> float | None:
+    """Return the difference in the article."""
+    both = [cell.published for cell in (row.cell, row.baseline) if cell]
+    known = [published.mean for published in both if published]
+    return known[0] - known[1] if len(known) == 2 else None
+
+
+def _both_sides(rows: Sequence[Comparison]) -> Span:
+    """Return a range around zero that most comparisons fit in; others become arrows."""
+    sizes = sorted(abs(one.row.difference) for one in rows if one.row.difference is not None)
+    sizes = [size for size in sizes if size <= 6 * sizes[len(sizes) // 2] + 1] or [1.0]
+    wanted = [sizes[-1]]
+    wanted += [abs(one.published) for one in rows if one.published is not None]
+    for one in rows:
+        if one.row.interval is not None:
+            wanted += [abs(one.row.interval.low), abs(one.row.interval.high)]
+    half = 1.1 * min(max(wanted), 2.5 * sizes[-1] + 1)
+    step = _step(half / 3)
+    half = step * math.ceil(half / step)
+    return Span(-half, half)
+
+
+# Results: dots by seed.
+
+
+@dataclass(frozen=True)
+class Strip:
+    """The trainings of one cell."""
+
+    label: str
+    colour: str
+    statistics: CellStatistics
+    seeds: Mapping[int, float]
+    missing: int
+    """Trials that are not over."""
+
+    def outside(self, span: Span) -> str:
+        """Return the results that are not drawn."""
+        return ", ".join(f"{value:.1f}" for value in self.seeds.values() if value not in span)
+
+    @property
+    def tip(self) -> str:
+        """Its numbers in words."""
+        found = self.statistics
+        seeds = ", ".join(map(number, self.seeds.values())) or "none is over yet"
+        lines = [self.label, f"By seed, in percent: {seeds}"]
+        if found.mean is not None:
+            lines.append(f"Mean {number(found.mean)}")
+        if found.diverged:
+            lines.append(f"{found.diverged} diverged")
+        if found.cell.published:
+            lines.append(f"Published mean: {number(found.cell.published.mean)}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Strips:
+    """Cells that differ on one axis only."""
+
+    title: str
+    rows: list[Strip]
+    shared: set[int] | None
+    """Seeds that all of them have, if they have different ones."""
+
+
+def strips(layout: Layout) -> tuple[list[Strips], Span]:
+    """Return the results by place, and the range that they are drawn in."""
+    axis = layout.line_axis
+    colours, found = layout.colours(axis), []
+    outcomes = {cell.cell.key: cell for cell in layout.results.cells}
+    for group in layout.places(axis):
+        rows = []
+        for label in layout.labels(axis):
+            place = {**group, axis: label}
+            key = tuple(place[name] for name in layout.axes)
+            if cell := outcomes.get(key):
+                seeds = accuracies(cell.outcomes)
+                missing = len(cell.outcomes) - len(cell.done)
+                rows.append(Strip(label, colours[label], layout.by_key[key], seeds, missing))
+        sets = [set(row.seeds) for row in rows if row.seeds]
+        unequal = len({frozenset(one) for one in sets}) > 1
+        shared = set.intersection(*sets) if unequal else None
+        if sets:
+            found.append(Strips(where(layout, group), rows, shared))
+    every = [row for one in found for row in one.rows]
+    values = [v for row in every if row.label in layout.compared for v in row.seeds.values()]
+    return found, around(values or [v for row in every for v in row.seeds.values()])
+
+
+def where(layout: Layout, group: Group) -> str:
+    """Return a title of a panel: labels on the axes that have several."""
+    there = [f"{axis} {label}" for axis, label in group.items() if len(layout.labels(axis)) > 1]
+    text = ", ".join(there)
+    return text[:1].upper() + text[1:]
+
+
+# Curves.
+
+
+@dataclass(frozen=True)
+class Line:
+    """Accuracy over the epochs, mean over the trials."""
+
+    label: str
+    colour: str
+    hero: bool
+    """Whether the study compares it."""
+    points: list[Point]
+    ends: list[float]
+    """By trial, in its last epoch."""
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Lines of one place."""
+
+    title: str
+    lines: list[Line]
+    epochs: int
+    height: int
+
+    def path(self, line: Line, span: Span) -> str:
+        """Return a line as the path of a drawing that is 1000 wide."""
+        most = max(1, self.epochs - 1)
+        at = [
+            f"{1000 * (x - 1) / most:.1f} {span.y(middle, self.height):g}"
+            for x, _, middle, _ in line.points
+        ]
+        return f"M{'L'.join(at if len(at) > 1 else at * 2)}"
+
+    def ticks(self) -> list[tuple[int, str]]:
+        """Return some epochs with their places in percent."""
+        step = int(max(1, _step(self.epochs / 4)))
+        found = [1, *range(step, self.epochs - step // 2, step), self.epochs]
+        most = max(1, self.epochs - 1)
+        return [(one, f"{100 * (one - 1) / most:.2f}%") for one in sorted(set(found))]
+
+    def labels(self, span: Span) -> list[tuple[Line, str, float, float]]:
+        """Return for each line its value, where it ends, and where its label stands."""
+        found = []
+        for line in self.lines:
+            epoch, _, value, _ = line.points[-1]
+            text = f"{'' if value >= span.low else '↓ '}{value:.1f}"
+            end = min(max(span.y(value, self.height), 0.0), float(self.height))
+            found.append((line, text if epoch == self.epochs else f"{text}, ep. {epoch}", end))
+        found.sort(key=lambda one: (one[2], -one[0].points[-1][2]))
+        places = apart([end for _, _, end in found], self.height)
+        return [(*one, place) for one, place in zip(found, places, strict=True)]
+
+
+def apart(wanted: Sequence[float], height: float) -> list[float]:
+    """Return places near the wanted ones, in their order, with room for a label at each.
+
+    Example:
+        >>> from stochbatch.report.charts import apart
+        >>> apart([5.0, 6.0, 100.0], 100)
+        [8.5, 25.5, 95.0]
+    """
+    found: list[float] = []
+    for place in wanted:
+        found.append(max(place, found[-1] + LABEL if found else LABEL / 2))
+    below = height - 5.0
+    for number_, place in reversed(list(enumerate(found))):
+        found[number_] = min(place, below)
+        below = found[number_] - LABEL
+    return found
+
+
+def lines(layout: Layout, group: Group) -> list[Line]:
+    """Return the curves of one place."""
+    axis = layout.line_axis
+    colours, found = layout.colours(axis), []
+    for label, _, cell in layout.along(axis, group):
+        curves = [one.result.curve for one in cell.done if one.result]
+        if points := over_trials(curves):
+            ends = [[v for v in one if v is not None] for one in curves]
+            last = [one[-1] for one in ends if one]
+            found.append(Line(label, colours[label], label in layout.compared, points, last))
+    return found
+
+
+def curves(layout: Layout) -> tuple[list[Curves], Span]:
+    """Return curves by place, six at most, and the range of accuracies that they share."""
+    found: list[Curves] = []
+    for group in groups(layout)[0]:
+        there = lines(layout, group)
+        if there and len(found) < MANY:
+            epochs = max(line.points[-1][0] for line in there)
+            height = max(HEIGHT, LABEL * len(there) + 16)
+            found.append(Curves(where(layout, group), there, epochs, height))
+    values = [
+        value
+        for panel in found
+        for line in panel.lines
+        if line.hero or not any(one.hero for one in panel.lines)
+        for value in (
+            *line.ends,
+            *(middle for x, _, middle, _ in line.points if 2 * x > panel.epochs),
+        )
+    ]
+    return found, around(values)
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Figures that are not drawn."""
+
+    text: str
+    """How many, of which kind, and why."""
+    options: str
+    """With these a report draws the first of them."""
+
+
+def groups(layout: Layout) -> tuple[list[Group], list[LeftOut]]:
+    """Return for which places there are curves, and which are left out as in the article."""
+    axis = layout.line_axis
+    found = [group for group in layout.places(axis) if layout.along(axis, group)]
+    left_out = []
+    if len(found) > MANY and BATCH_SIZE in found[0]:
+        first = found[0][BATCH_SIZE]
+        if others := [group for group in found if group[BATCH_SIZE] != first]:
+            text = f"curves of other batch sizes than {first}, as in the article"
+            left_out.append(LeftOut(text, options({BATCH_SIZE: others[0][BATCH_SIZE]})))
+            found = [group for group in found if group[BATCH_SIZE] == first]
+    if more := found[MANY:]:
+        left_out.append(LeftOut(f"curves of {len(more)} more places", options(more[0])))
+    return found[:MANY], left_out
+
+
+def options(group: Group) -> str:
+    """Return the options of a command that keep only these labels."""
+    return " ".join(f"--only {shlex.quote(f'{axis}={label}')}" for axis, label in group.items())
+
+
+# Layers: a heat map, which is a table.
+
+
+@dataclass(frozen=True)
+class Heat:
+    """How often the weights of each layer moved, for one cell of SBS."""
+
+    title: str
+    epochs: list[int]
+    rows: list[tuple[str, int, list[float | None]]]
+    """Name, number of weights and update probability by epoch; -1 where no weight moved."""
+
+
+def heats(layout: Layout, most: int = 2) -> tuple[list[Heat], list[LeftOut]]:
+    """Return the layers of the first cells that have any, and which cells are left out."""
+    axis = layout.line_axis
+    found: list[tuple[Group, Any]] = []
+    for group in layout.places(axis):
+        for label, _, cell in layout.along(axis, group):
+            place = {**group, axis: label}
+            if len(found) < most:
+                rows = _layers(cell)
+                found += [(place, rows)] if rows else []
+            elif layout.by_key[cell.cell.key].update_probability is not None:
+                return _heats(layout, found), [LeftOut("layers of other cells", options(place))]
+    return _heats(layout, found), []
+
+
+def _heats(layout: Layout, found: list[tuple[Group, Any]]) -> list[Heat]:
+    heats = []
+    for place, rows in found:
+        count = max(len(values) for _, _, values in rows)
+        step = max(1, math.ceil(count / COLUMNS))
+        kept = list(range(count - 1, -1, -step))[::-1]
+        short_rows = [(n, size, [values[e] for e in kept]) for n, size, values in rows]
+        heats.append(Heat(where(layout, place), [epoch + 1 for epoch in kept], short_rows))
+    return heats
+
+
+def _layers(cell: CellOutcomes) -> list[tuple[str, int, list[float | None]]]:
+    """Return name, weights and update probabilities of the layers, means over the trials."""
+    sums: dict[str, dict[int, list[tuple[int, float, bool]]]] = {}
+    sizes: dict[str, int] = {}
+    every = [(outcome, outcome.metrics) for outcome in cell.done]
+    by_kind = any(len(line.get("layers") or ()) > ROWS for _, lines in every for line in lines)
+    for outcome, metrics in every:
+        steps = _steps(outcome)
+        for epoch, line in enumerate(metrics):
+            weights: dict[str, int] = {}
+            for layer in line.get("layers") or ():
+                name = str(layer["kind"] if by_kind else layer["name"])
+                weights[name] = weights.get(name, 0) + layer["size"]
+                if (value := layer.get("probability")) is not None:
+                    # The mean of 1 to all steps: no weight of the layer moved in any of them.
+                    still = not by_kind and steps > 1 and layer.get("batches") == (steps + 1) / 2
+                    at = sums.setdefault(name, {}).setdefault(epoch, [])
+                    at.append((layer["size"], value, still))
+            sizes.update(weights)
+    epochs = max((len(metrics) for _, metrics in every), default=0)
+    return [
+        (name, sizes[name], [_weighted(by_epoch.get(epoch, [])) for epoch in range(epochs)])
+        for name, by_epoch in sums.items()
+    ]
+
+
+def _weighted(values: Sequence[tuple[int, float, bool]]) -> float | None:
+    """Return the mean; -1 if no weight moved in any trial, None without a number."""
+    if not values:
+        return None
+    if all(still for _, _, still in values):
+        return -1.0
+    size = sum(one for one, _, _ in values)
+    return math.fsum(one * value for one, value, _ in values) / size
+
+
+def _steps(outcome: Outcome) -> int:
+    """Return the steps of an epoch."""
+    there = outcome.result.data.train_images if outcome.result else 0
+    return math.ceil(there / outcome.trial.batch_size)

@@ -1,0 +1,257 @@
+"""Invariant: a headline says what the verdicts say, for every mix of them, and never more."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from stochbatch.report.answer import cards, clause, counted, headline, kind, numbers, sentences
+from stochbatch.report.charts import forest
+from stochbatch.report.layout import Layout
+from stochbatch.studies import SCALES, STUDIES, Scale, Study, StudyResults, collect
+from stochbatch.studies.claim import Claim
+from stochbatch.studies.statistics import ClaimStatistics, StudyStatistics
+from stochbatch.studies.verdicts import Interval
+from tests.studies.test_statistics import STUDY, results
+
+VERDICTS = (
+    "better",
+    "worse",
+    "no practical difference",
+    "undecided",
+    "1 of 3 pairs",
+    "0 of 3 pairs",
+    "3 pairs, not as planned",
+    "chosen on these trials",
+)
+SAYS = {
+    "better": "sbs is shown to beat sgd",
+    "worse": "sbs is shown to lose to sgd",
+    "no practical difference": "No practical difference between sbs and sgd",
+    "undecided": "sbs is not shown to differ from sgd",
+    "1 of 3 pairs": "No verdict yet on sbs against sgd: 1 of 3 pairs of trials are over",
+    "0 of 3 pairs": "No verdict yet on sbs against sgd: 0 of 3 pairs of trials are over",
+    "3 pairs, not as planned": "No verdict on sbs against sgd: not the planned number of trials",
+    "chosen on these trials": (
+        "No verdict on sbs against sgd: settings were chosen on the trials compared"
+    ),
+}
+
+
+def pairs_of(verdict: str) -> int:
+    return int(verdict[0]) if verdict[0].isdigit() else 3
+
+
+def judged(row: ClaimStatistics, verdict: str, difference: float = 1.0) -> ClaimStatistics:
+    """Return a comparison with another verdict, and numbers that suit it."""
+    pairs = pairs_of(verdict)
+    difference = -difference if verdict == "worse" else difference
+    return replace(
+        row,
+        verdict=verdict,
+        pairs=pairs,
+        planned=3,
+        difference=difference if pairs else None,
+        interval=Interval(difference - 0.5, difference + 0.5) if pairs > 1 else None,
+        detectable=2.0 if pairs > 1 else None,
+    )
+
+
+def layout(*verdicts: str, study: Study = STUDY, primary: bool = False) -> Layout:
+    """Return a study of one claim in two places; the last verdict is of the whole."""
+    found = Layout.of(results([90.0, 91.0, 93.0], [91.0, 92.0, 93.0], study=study))
+    rows = [judged(row, one) for row, one in zip(found.claims, verdicts, strict=True)]
+    if primary:
+        rows[-1] = replace(rows[-1], family="primary")
+    return Layout(found.results, StudyStatistics(found.statistics.cells, tuple(rows)))
+
+
+@pytest.mark.parametrize("primary", [False, True])
+@pytest.mark.parametrize("verdict", VERDICTS)
+def test_the_headline_is_about_the_whole_table(verdict: str, primary: bool) -> None:
+    for places in itertools.product(VERDICTS, repeat=2):
+        assert headline(layout(*places, verdict, primary=primary)) == SAYS[verdict]
+
+
+def several(*verdicts: str, best: bool = False) -> Layout:
+    """Return a study with a claim for each verdict, which has one place and no table."""
+    labels = [f"m{number}" for number in range(len(verdicts))]
+    others = ("sgd", "adam") if best else ("sgd",)
+    claims = [Claim(axis="method", better=label, than=others, best=best) for label in labels]
+    found = layout("undecided", "undecided", "undecided")
+    study = found.results.study.model_copy(update={"claims": claims})
+    row = found.claims[0]
+    rows = tuple(
+        judged(replace(row, claim=claim, ahead=None, baseline_present=len(others)), verdict)
+        for claim, verdict in zip(claims, verdicts, strict=True)
+    )
+    return Layout(
+        replace(found.results, study=study), StudyStatistics(found.statistics.cells, rows)
+    )
+
+
+@pytest.mark.parametrize("mix", list(itertools.combinations_with_replacement(VERDICTS[:6], 2)))
+def test_two_claims_have_a_clause_each_or_share_one(mix: tuple[str, str]) -> None:
+    text = headline(several(*mix))
+    kinds = [kind(row) for row in several(*mix).claims]
+    for word, one in (("beat", "better"), ("lose", "worse"), ("differ from", "undecided")):
+        assert (f"{word}" in text) == (one in kinds)
+    assert ("No practical" in text) == ("same" in kinds)
+    assert ("No verdict yet" in text) == ("none" in kinds)
+    assert ("m0 and m1" in text) == (kinds[0] == kinds[1])
+    assert all(label in text for label in ("m0", "m1"))
+
+
+def test_claims_with_one_verdict_share_a_clause() -> None:
+    assert headline(several("worse", "worse")) == "m0 and m1 are shown to lose to sgd"
+    assert headline(several("better", "undecided")) == (
+        "m0 is shown to beat sgd; m1 is not shown to differ from sgd"
+    )
+
+
+@pytest.mark.parametrize("mix", list(itertools.combinations_with_replacement(VERDICTS, 3)))
+def test_of_many_comparisons_every_decided_one_is_counted(mix: tuple[str, ...]) -> None:
+    text = counted([judged(layout(*["undecided"] * 3).claims[0], one) for one in mix])
+    words = {
+        "better": "in favour",
+        "worse": "against",
+        "no practical difference": "as no practical difference",
+    }
+    for verdict, said in words.items():
+        count = mix.count(verdict)
+        assert (said in text) == bool(count)
+        assert not count or any(f"{count}{mid}{said}" in text for mid in (" ", *DECIDED))
+    if not set(mix) & set(words):
+        assert text == (
+            "None of the 3 comparisons is decided"
+            if "undecided" in mix
+            else f"No verdict{' yet' if set(mix) <= set(VERDICTS[4:6]) else ''} "
+            "on any of the 3 comparisons"
+        )
+
+
+DECIDED = (" is decided ", " are decided ")
+
+
+def test_a_long_headline_counts() -> None:
+    mix = ["better", "worse", "undecided", "no practical difference", "0 of 3 pairs"]
+    assert headline(several(*mix)) == (
+        "Of the 5 comparisons, 1 is decided in favour, 1 against, 1 as no practical difference"
+    )
+
+
+@pytest.mark.parametrize(
+    ("verdict", "says"),
+    [
+        ("best", "m0 is shown to be the best of 3"),
+        ("not the best", "m0 is shown not to be the best of 3"),
+        ("undecided", "m0 is not shown to be the best of 3"),
+        (
+            "2 of 3 pairs",
+            "No verdict yet on m0 as the best of 3: 2 of 3 pairs of trials are over",
+        ),
+    ],
+)
+def test_a_claim_to_be_the_best_is_called_so(verdict: str, says: str) -> None:
+    assert headline(several(verdict, best=True)) == says
+
+
+def test_places_that_disagree_are_counted() -> None:
+    rows = layout("better", "undecided", "undecided").claims
+    assert clause(rows[:2]) == "sbs against sgd: better in 1 of 2 places, undecided in 1"
+    same = layout("worse", "worse", "undecided").claims
+    assert clause(same[:2]) == "sbs is shown to lose to sgd in all 2 places"
+    early = layout("0 of 3 pairs", "1 of 3 pairs", "undecided").claims
+    assert clause(early[:2]) == "No verdict yet on sbs against sgd in any place"
+
+
+def test_a_part_of_a_study_is_called_a_part() -> None:
+    found = layout("better", "better", "better")
+    part = Layout(replace(found.results, narrowed="2 of 4 cells"), found.statistics)
+    assert headline(part) == "In this part of the study: sbs is shown to beat sgd"
+
+
+def test_without_a_claim_the_title_stands_there() -> None:
+    study = STUDY.model_copy(update={"claims": []})
+    found = Layout.of(results([90.0], study=study))
+    assert (headline(found), sentences(found), cards(found)) == ("Two methods", [], [])
+
+
+def test_numbers_say_which_way_and_how_sure() -> None:
+    row = layout("worse", "better", "undecided").claims[0]
+    assert numbers(row) == (
+        "sbs is 1.00 points behind sgd in the mean of 3 paired seeds "
+        "(95 % interval -1.50 to -0.50)."
+    )
+    assert numbers(judged(row, "1 of 3 pairs")) == (
+        "sbs is 1.00 points ahead of sgd with one paired seed."
+    )
+    assert "is level with" in numbers(judged(row, "undecided", 0.001))
+    assert numbers(judged(row, "0 of 3 pairs")) == "No pair of trials of sbs and sgd is over yet."
+
+
+def test_the_sentences_carry_the_headline() -> None:
+    found = sentences(layout("worse", "undecided", "undecided"))
+    assert found[0].startswith("Averaged over 2 places, sbs is 1.00 points ahead of sgd")
+    assert "by place from −1.00 to +1.00 points" in found[1]  # noqa: RUF001
+    assert found[2] == "A true difference of 2.0 points would be found with 80 %."
+    early = sentences(layout("0 of 3 pairs", "0 of 3 pairs", "0 of 3 pairs"))
+    assert early[-1] == "A verdict needs exactly the 3 planned trials per cell."
+
+
+@pytest.mark.parametrize("verdict", VERDICTS)
+def test_a_card_has_the_colour_and_the_words_of_its_verdict(verdict: str) -> None:
+    (card,) = cards(layout("undecided", "better", verdict))
+    assert (card.kind, card.title) == (
+        kind(judged(layout(*["better"] * 3).claims[0], verdict)),
+        SAYS[verdict],
+    )
+    assert sum(int(words.split()[0]) for _, words in card.tally) == 3
+
+
+def test_many_claims_have_a_card_per_verdict() -> None:
+    mix = ["better", *["undecided"] * 5, "0 of 3 pairs", "worse"]
+    found = cards(several(*mix))
+    assert [card.kind for card in found] == ["better", "worse", "undecided", "none"]
+    assert found[2].title == "Undecided: 5 of 8"
+
+
+@pytest.mark.parametrize("name", list(STUDIES))
+def test_a_study_that_was_not_run_has_no_answer_yet(name: str) -> None:
+    found = Layout.of(collect(STUDIES[name], SCALES["demo"], "nowhere"))
+    text = headline(found)
+    assert text.startswith("No verdict") or text == STUDIES[name].title
+    assert not any(word in text for word in ("beat", "lose", "best of 8 in all"))
+
+
+def test_a_bare_number_is_named_with_its_axis() -> None:
+    claim = Claim(axis="batch size", better="128", than="16")
+    study = STUDY.model_copy(update={"claims": [claim]})
+    text = headline(Layout.of(results([90.0, 91.0], [90.0, 92.0], study=study)))
+    assert "batch size 128 against batch size 16" in text or "batch size 128 is" in text
+
+
+def complete() -> StudyResults:
+    scale = Scale("full", "As published.", repetitions=3, comparable=True)
+    low, high = [90.0, 91.0, 90.5], [95.0, 96.1, 95.4]
+    return results(low, high, low, high, scale=scale)
+
+
+def test_real_trials_give_the_headline_of_their_verdict() -> None:
+    found = Layout.of(complete())
+    assert [row.verdict for row in found.claims][-1] == "better"
+    assert headline(found) == "sbs is shown to beat sgd"
+
+
+def test_what_holds_for_one_comparison_is_not_said_of_several() -> None:
+    found = sentences(several("undecided", "undecided"))
+    assert len(found) == 2
+    assert not any("80 %" in text for text in found)
+
+
+def test_a_claim_is_named_in_full_whatever_its_name_holds() -> None:
+    found = Layout.of(collect(STUDIES["readings"], SCALES["demo"], "nowhere"))
+    names = [one.name for _, rows in forest(found).groups for one in rows]
+    assert names == [claim.name for claim in STUDIES["readings"].claims]
