@@ -14,6 +14,7 @@ from stochbatch.studies import SCALES, STUDIES, Scale, Study, StudyResults, coll
 from stochbatch.studies.claim import Claim
 from stochbatch.studies.statistics import ClaimStatistics, StudyStatistics
 from stochbatch.studies.verdicts import Interval
+from tests.studies.test_claims import GROWTH
 from tests.studies.test_statistics import STUDY, results
 
 VERDICTS = (
@@ -255,3 +256,34 @@ def test_a_claim_is_named_in_full_whatever_its_name_holds() -> None:
     found = Layout.of(collect(STUDIES["readings"], SCALES["demo"], "nowhere"))
     names = [one.name for _, rows in forest(found).groups for one in rows]
     assert names == [claim.name for claim in STUDIES["readings"].claims]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "says"),
+    [
+        ("better", "The gain of SBS over SGD at share 0.25 is shown to be larger than"),
+        ("worse", "The gain of SBS over SGD at share 0.25 is shown to be smaller than"),
+        ("undecided", "The gain of SBS over SGD at share 0.25 is not shown to differ from"),
+        (
+            "1 of 3 pairs",
+            "No verdict yet on the gain of SBS over SGD at share 0.25 against that at",
+        ),
+    ],
+)
+def test_a_gain_is_called_a_gain(verdict: str, says: str) -> None:
+    low, high = [50.0, 51.0, 52.0], [51.0, 53.0, 53.5]
+    found = Layout.of(results(*[low, high, low, high] * 2, study=GROWTH))
+    row = judged(found.claims[0], verdict)
+    assert clause([row]).startswith(f"{says} that at share 0.5")
+    assert "better" not in numbers(row)
+    assert ("above that at share 0.5" in numbers(row)) == (verdict != "worse")
+    assert forest(found).groups[0][1][0].seeds == found.claims[0].by_seed
+
+
+def test_a_gain_does_not_share_a_clause_with_what_is_no_gain() -> None:
+    own = Claim(axis="method", better="SBS", than="SGD")
+    study = GROWTH.model_copy(update={"claims": [own, *GROWTH.claims]})
+    low, high = [50.0, 51.0, 52.0], [51.0, 53.0, 53.5]
+    text = headline(Layout.of(results(*[low, high, low, high] * 2, study=study)))
+    assert "SBS" in text.split(";")[0]
+    assert "the gain of" in text.lower() or text.startswith(("Of the", "None of", "No verdict"))

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stochbatch.report import write_report
 from stochbatch.report.answer import headline
 from stochbatch.report.figures import gallery
 from stochbatch.report.formatting import minus
 from stochbatch.report.layout import Layout
-from stochbatch.report.tried import charts, costs, tried
+from stochbatch.report.tried import by_budget, charts, costs, expected_best, tried
 from stochbatch.studies import StudyResults, compare
 from stochbatch.studies.conclusions import conclusions
 from tests.report.test_page import Page
@@ -116,3 +119,31 @@ def test_costs_are_counted_over_tuning_and_verdict(compared: StudyResults) -> No
     assert [row[:3] for row in rows] == [
         [label, "11", f"{11 * batches:,}"] for label in ("SGD", "SBS")
     ]
+
+
+def test_smaller_budgets_are_shown_where_all_settings_got_all_seeds(
+    compared: StudyResults,
+) -> None:
+    table = by_budget(Layout.of(compared))
+    assert table is not None
+    assert table.head == ["method", "1 tried", "2 tried", "3 tried"]
+    assert [row[0] for row in table.rows] == ["SGD", "SBS"]
+    partly = replace(compared.tuned[0].tried[0], outcomes=compared.tuned[0].tried[0].outcomes[:1])
+    first = replace(compared.tuned[0], tried=(partly, *compared.tuned[0].tried[1:]))
+    fewer = replace(compared, tuned=(first, *compared.tuned[1:]))
+    left = by_budget(Layout.of(fewer))
+    assert left is not None
+    assert [row[0] for row in left.rows] == ["SBS"]
+
+
+@given(
+    st.lists(
+        st.lists(st.floats(0, 100, width=16), min_size=3, max_size=3), min_size=1, max_size=6
+    ).filter(lambda rows: len({row[0] for row in rows}) == len(rows))
+)
+def test_the_expected_best_is_the_mean_over_all_choices(rows: list[list[float]]) -> None:
+    found = expected_best(rows, 0)
+    for size in range(1, len(rows) + 1):
+        chosen = [max(some, key=lambda row: row[0]) for some in itertools.combinations(rows, size)]
+        mean = sum((row[1] + row[2]) / 2 for row in chosen) / len(chosen)
+        assert found[size - 1] == pytest.approx(mean)

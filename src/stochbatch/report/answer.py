@@ -109,7 +109,9 @@ def _merged(groups: Sequence[Rows]) -> list[str]:
     found: dict[object, list[Rows]] = {}
     for position, rows in enumerate(groups):
         first = rows[0]
-        plain = len(rows) == 1 and not first.claim.best and not first.claim.chooses
+        plain = len(rows) == 1 and not (
+            first.claim.best or first.claim.chooses or first.claim.grows
+        )
         same = (first.claim.axis, first.claim.than, kind(first), _yet(rows)) if plain else position
         found.setdefault(same, []).append(rows)
     return [
@@ -148,18 +150,22 @@ def clause(rows: Rows) -> str:
     elif claim.chooses:
         text = f"No verdict on {claim.name or f'{subject} against {rest}'}"
     else:
-        text = _sentence(only, subject, rest, yet)
+        text = _sentence(only, subject, rest, yet, gain=bool(claim.grows))
+        text = text[0].upper() + text[1:] if claim.grows else text
     if only == "none":
         text += " in any place" if places > 1 else f": {_reason(first)}"
         return text
     return f"{text} in all {places} places" if places > 1 else text
 
 
-def _sentence(one: Kind, subject: str, rest: str, yet: str, several: bool = False) -> str:
+def _sentence(
+    one: Kind, subject: str, rest: str, yet: str, several: bool = False, gain: bool = False
+) -> str:
     verb = "are" if several else "is"
+    better, worse = ("be larger than", "be smaller than") if gain else ("beat", "lose to")
     return {
-        "better": f"{subject} {verb} shown to beat {rest}",
-        "worse": f"{subject} {verb} shown to lose to {rest}",
+        "better": f"{subject} {verb} shown to {better} {rest}",
+        "worse": f"{subject} {verb} shown to {worse} {rest}",
         "same": f"No practical difference between {subject} and {rest}",
         "undecided": f"{subject} {verb} not shown to differ from {rest}",
         "none": f"No verdict{yet} on {subject} against {rest}",
@@ -181,6 +187,8 @@ def _reason(row: ClaimStatistics) -> str:
 
 def _name(claim: Claim, labels: Sequence[str]) -> str:
     """Return a side of a claim; a bare number with its axis."""
+    if claim.grows:
+        return claim.sides[0 if labels == claim.better else 1]
     named = [f"{claim.axis} {one}" if re.match(r"[-\d.]", one) else one for one in labels]
     return named[0] if len(named) == 1 else f"one of {len(named)}"
 
@@ -227,7 +235,8 @@ def numbers(row: ClaimStatistics) -> str:
     if row.difference is None:
         return f"No pair of trials of {subject} and {rest} is over yet."
     size = number(abs(row.difference))
-    how = "ahead of" if row.difference > 0 else "behind"
+    ahead, behind = ("above", "below") if claim.grows else ("ahead of", "behind")
+    how = ahead if row.difference > 0 else behind
     how = f"is {size} points {how}" if float(size) else "is level with"
     where = f"Averaged over {row.ahead[1]} places, " if row.ahead else ""
     count = f"{row.pairs} paired seeds" if row.pairs > 1 else "one paired seed"

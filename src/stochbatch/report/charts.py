@@ -149,12 +149,13 @@ def _comparison(layout: Layout, row: ClaimStatistics) -> Comparison:
         other = row.baseline.coordinates[claim.axis] if row.baseline else "what was left out"
         note = f"{row.cell.coordinates[claim.axis]} against {other}"
     elif row.ahead:
-        note = f"ahead in {row.ahead[0]} of {row.ahead[1]}"
+        more = "larger" if claim.grows else "ahead"
+        note = f"{more} in {row.ahead[0]} of {row.ahead[1]}"
     name = named(layout, row, under_claim=True)
     gains = [_gain(one) for one in _under(layout, row)]
     known = [gain for gain in gains if gain is not None]
     published = mean(known) if known and len(known) == len(gains) else None
-    return Comparison(row, kind(row), name, note, differences(layout, row), published)
+    return Comparison(row, kind(row), name, note, row.by_seed, published)
 
 
 def _under(layout: Layout, row: ClaimStatistics) -> list[ClaimStatistics]:
@@ -162,19 +163,6 @@ def _under(layout: Layout, row: ClaimStatistics) -> list[ClaimStatistics]:
     if not row.ahead:
         return [row]
     return [one for one in layout.claims if one.claim == row.claim and one.cell]
-
-
-def differences(layout: Layout, row: ClaimStatistics) -> dict[int, float]:
-    """Return the differences of a comparison by seed."""
-    found = []
-    cells = {cell.cell.key: cell for cell in layout.results.cells}
-    for one in _under(layout, row):
-        if one.cell is None or one.baseline is None:
-            return {}
-        ours, theirs = (accuracies(cells[c.key].outcomes) for c in (one.cell, one.baseline))
-        found.append({seed: ours[seed] - theirs[seed] for seed in ours if seed in theirs})
-    seeds = [seed for seed in found[0] if all(seed in one for one in found)]
-    return {seed: mean([one[seed] for one in found]) for seed in sorted(seeds)}
 
 
 def _gain(row: ClaimStatistics) -> float | None:

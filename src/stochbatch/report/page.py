@@ -209,6 +209,7 @@ def _words(layout: Layout) -> dict[str, Any]:
         "claims": tables.claims(layout),
         "tried": tried.tried(layout) if tuned else None,
         "costs": tried.costs(layout) if tuned else None,
+        "by_budget": tried.by_budget(layout) if tuned else None,
     }
 
 

@@ -243,8 +243,9 @@ def _all_places(row: ClaimStatistics, axis: str) -> str:
 def _sides(row: ClaimStatistics) -> list[str]:
     claim, axis = row.claim, row.claim.axis
     if row.ahead:
-        ahead = f"{claim.better[0]} (ahead in {row.ahead[0]} of {row.ahead[1]})"
-        return [ahead, claim.than[0]]
+        ours, theirs = claim.sides
+        more = "larger" if claim.grows else "ahead"
+        return [f"{ours} ({more} in {row.ahead[0]} of {row.ahead[1]})", theirs]
     return [
         side(claim.better, row.cell, axis, row.among, row.present),
         side(claim.than, row.baseline, axis, row.baseline_among, row.baseline_present),
@@ -301,7 +302,7 @@ def claims_in_full(layout: Layout) -> Table:
 def _label(cell: Cell | None, row: ClaimStatistics, labels: Sequence[str]) -> str | None:
     """Return the label of one side of a claim; None if it was left out."""
     if row.ahead:
-        return labels[0]
+        return row.claim.sides[0 if labels == row.claim.better else 1]
     return None if cell is None else cell.coordinates[row.claim.axis]
 
 

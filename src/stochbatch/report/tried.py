@@ -208,6 +208,53 @@ def _against(chart: Chart) -> Sketch:
     return Sketch("tuning", name, ", ".join(filter(None, (title, chart.where))), [draw])
 
 
+def by_budget(layout: Layout) -> Table | None:
+    """Return the accuracy to expect of smaller budgets, where all settings got all seeds."""
+    tuning = layout.results.study.tuning
+    if tuning is None or tuning.seeds < 2:
+        return None
+    axes = [axis for axis in layout.axes if len(layout.labels(axis)) > 1] or layout.axes[-1:]
+    rows = []
+    for one in layout.results.tuned:
+        scores = [[_accuracy(outcome) for outcome in tried.outcomes] for tried in one.tried]
+        whole = [[value for value in row if value is not None] for row in scores]
+        if len(whole) > 1 and all(len(row) == tuning.seeds for row in whole):
+            curves = [expected_best(whole, seed) for seed in range(tuning.seeds)]
+            means = [sum(column) / len(column) for column in zip(*curves, strict=True)]
+            rows.append([*(one.cell.coordinates[axis] for axis in axes), *map(number, means)])
+    if not rows:
+        return None
+    most = max(map(len, rows))
+    caption = (
+        "Accuracy to expect had fewer settings been tried, over all choices of so many. One seed "
+        "chooses the best and the others score it, in turn, all on validation images."
+    )
+    head = [*axes, *(f"{count} tried" for count in range(1, most - len(axes) + 1))]
+    padded = [row + [NONE] * (most - len(row)) for row in rows]
+    return Table(caption, head, padded, labels=len(axes))
+
+
+def expected_best(scores: list[list[float]], seed: int) -> list[float]:
+    """Return the expected score of the best of b settings, for b from 1 to all of them.
+
+    Args:
+        scores: by setting and seed. The best is the one that is highest with ``seed``; it counts
+            with its mean over the other seeds.
+        seed: the seed to choose by.
+
+    Example:
+        >>> from stochbatch.report.tried import expected_best
+        >>> expected_best([[1.0, 10.0], [2.0, 20.0], [3.0, 60.0]], seed=0)
+        [30.0, 46.66..., 60.0]
+    """
+    ordered = sorted(scores, key=lambda row: row[seed])
+    others = [(sum(row) - row[seed]) / (len(row) - 1) for row in ordered]
+    return [
+        sum(y * math.comb(i, size - 1) for i, y in enumerate(others)) / math.comb(len(others), size)
+        for size in range(1, len(others) + 1)
+    ]
+
+
 def costs(layout: Layout) -> Table:
     """Return what each method cost: trainings, steps and time."""
     axes = [axis for axis in layout.axes if len(layout.labels(axis)) > 1] or layout.axes[-1:]

@@ -33,7 +33,7 @@ class Claim(BaseModel):
         tuned: the best of “fast”, “slow” is better than still (rate), all else being equal.
         >>> growth = {"axis": "share", "from": "1/2", "to": "1/8"}
         >>> print(Claim(axis="method", better="SBS", than="SGD", grows=growth))
-        The gain of SBS over SGD (method) is larger at share 1/8 than at share 1/2.
+        the gain of SBS over SGD at share 1/8 is larger than that at share 1/2.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -77,12 +77,19 @@ class Claim(BaseModel):
         """Whether a side has several points, of which the best is taken."""
         return len(self.better) > 1 or (len(self.than) > 1 and not self.best)
 
+    @property
+    def sides(self) -> tuple[str, str]:
+        """What is compared, in words that may stand within a sentence."""
+        if at := self.grows:
+            number = f"{self.axis} " if self.better[0][0] in "-.0123456789" else ""
+            gain = f"the gain of {number}{_side(self.better)} over {_side(self.than)}"
+            return f"{gain} at {at.axis} {at.end}", f"that at {at.axis} {at.start}"
+        return _side(self.better), _side(self.than)
+
     def __str__(self) -> str:
         name = f"{self.name}: " if self.name else ""
-        if at := self.grows:
-            gain = f"gain of {_side(self.better)} over {_side(self.than)} ({self.axis})"
-            places = f"at {at.axis} {at.end} than at {at.axis} {at.start}"
-            return f"{name}{'the' if name else 'The'} {gain} is larger {places}."
+        if self.grows:
+            return f"{name}{self.sides[0]} is larger than {self.sides[1]}."
         rest = " and ".join(map(_quoted, self.than)) if self.best else _side(self.than)
         text = f"{_side(self.better)} is better than {rest} ({self.axis})"
         return f"{name}{text}, all else being equal."

@@ -208,6 +208,8 @@ class Study(BaseModel):
             if label not in labels:
                 raise ValueError(f"the claim names {label!r}, {claim.axis!r} has {labels}")
         if at := claim.grows:
+            if self.tuning:
+                raise ValueError("a gain that grows is no claim of a tuned study")
             there = self._labels(at.axis, "the growth of a claim")
             if at.axis == claim.axis or not {at.start, at.end} <= {*there} or at.start == at.end:
                 raise ValueError(

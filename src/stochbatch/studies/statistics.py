@@ -96,8 +96,10 @@ class ClaimStatistics:
     """Seeds with which both have been run."""
     planned: int
     """Pairs that the study plans."""
+    by_seed: Mapping[int, float]
+    """Differences of the pairs, cell minus baseline, in percentage points."""
     difference: float | None
-    """Mean of the pairs' differences, cell minus baseline, in percentage points."""
+    """Their mean."""
     interval: Interval | None
     """Not corrected for the number of claims."""
     detectable: float | None
@@ -295,6 +297,7 @@ class _Row:
             **self.sides,
             pairs=len(values),
             planned=planned,
+            by_seed={seed: self.differences[seed] for seed in sorted(self.differences)},
             difference=mean(values) if values else None,
             interval=t_interval(values),
             detectable=detectable(values),
