@@ -62,3 +62,12 @@ def test_bad_input_is_one_line_and_leaves_nothing(
     assert_one_clear_line(ended, ended.code, message)
     assert ended.code in (1, 2)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_help_shows_the_defaults_of_a_comparison() -> None:
+    from stochbatch.studies.comparing import USUAL
+
+    said = call("compare", "--help").out
+    for name, value in USUAL.items():
+        option = said.split(f"--{name} ")[1].split("--")[0]
+        assert f"[default: {value}]" in " ".join(option.split())

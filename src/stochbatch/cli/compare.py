@@ -27,7 +27,7 @@ FIELDS = (
 )
 
 
-@with_options(*FIELDS)
+@with_options(*FIELDS, momentum=0.9, schedule="cosine")
 def compare(
     methods: Annotated[
         list[str] | None,

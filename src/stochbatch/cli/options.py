@@ -55,17 +55,18 @@ def first_try(dataset: str) -> dict[str, Any]:
     return {"method": "sbs", **({"epochs": 30} if dataset == "digits" else {})}
 
 
-def with_options(*fields: str) -> Callable[[Command], Command]:
+def with_options(*fields: str, **usual: Any) -> Callable[[Command], Command]:
     """Return a decorator that gives a command options beyond its own.
 
     A parameter whose type is a dataclass becomes one option per field of the dataclass. The
     command's ``**fields`` become the named fields of a trial; what is not given is None, or empty.
+    Help shows the defaults in ``usual`` in the place of a trial's own.
     """
 
     def decorate(command: Command) -> Command:
         signature = inspect.signature(command, eval_str=True)
         groups: dict[str, tuple[type, list[str]]] = {}
-        options = [_option(name) for name in fields]
+        options = [_option(name, usual.get(name)) for name in fields]
         for one in signature.parameters.values():
             if isinstance(one.annotation, type) and is_dataclass(one.annotation):
                 its = inspect.signature(one.annotation, eval_str=True).parameters
@@ -87,7 +88,7 @@ def with_options(*fields: str) -> Callable[[Command], Command]:
     return decorate
 
 
-def _option(name: str) -> inspect.Parameter:
+def _option(name: str, usual: Any) -> inspect.Parameter:
     field = Trial.model_fields[name]
     kind: Any = field.annotation
     names, metavar, said = [], None, f"{field.description}"
@@ -98,6 +99,8 @@ def _option(name: str) -> inspect.Parameter:
         word = name.replace("_", "-")
         names = [f"--{word}/--no-{word}"]
         said += f"  [default: {word if field.default else f'no-{word}'}]"
+    elif usual is not None:
+        said = f"{said.removesuffix('.').split('; by default')[0]}.  [default: {usual}]"
     elif "by default" not in said:
         on_digits, elsewhere = (first_try(data).get(name, field.default) for data in ("digits", ""))
         less = "" if on_digits == elsewhere else f" on digits, else {elsewhere}"
