@@ -49,7 +49,7 @@ MAP = [
     Entry("Eq. 15", "the move", "update.py", "return torch.add(value, other, alpha=sign * factor)"),
     Entry("Eq. 16", "the sigmoid", "probability.py", "def _sigmoid_of_bits("),
     Entry("Eq. 17", "size within the layer", "probability.py", "return _sigmoid_of_bits(grad.abs"),
-    Entry("Eq. 18", "local scheme: its slope", "probability.py", "slope = torch.where(flat, 0.0"),
+    Entry("Eq. 18", "local scheme: its slope", "probability.py", "slope = _by_spread(layers.alpha"),
     Entry("Eq. 19", "score across layers", "probability.py", "def _cross_layer_scores("),
     Entry("Eq. 20", "global scheme: its shift", "probability.py", "layers.lambd * score"),
     Entry("Eq. 21", "both schemes together", "probability.py", "def probability(grad"),

@@ -18,7 +18,7 @@ from stochbatch.studies.verdicts import BEST, BETTER, CHOSEN, NOT_BEST, SAME, UN
 Kind = Literal["better", "worse", "same", "undecided", "none"]
 Rows = Sequence[ClaimStatistics]
 
-CARDS = 6
+CARDS = 8
 """Of more claims than this there is a card per verdict, not per claim."""
 LONGEST = 140
 """Letters of a headline that names its claims; a longer one counts them."""
