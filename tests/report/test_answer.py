@@ -213,10 +213,10 @@ def test_a_card_has_the_colour_and_the_words_of_its_verdict(verdict: str) -> Non
 
 
 def test_many_claims_have_a_card_per_verdict() -> None:
-    mix = ["better", *["undecided"] * 5, "0 of 3 pairs", "worse"]
+    mix = ["better", *["undecided"] * 7, "0 of 3 pairs", "worse"]
     found = cards(several(*mix))
     assert [card.kind for card in found] == ["better", "worse", "undecided", "none"]
-    assert found[2].title == "Undecided: 5 of 8"
+    assert found[2].title == "Undecided: 7 of 10"
 
 
 @pytest.mark.parametrize("name", list(STUDIES))
