@@ -197,6 +197,24 @@ def test_a_narrower_look_changes_neither_p_nor_verdict() -> None:
     assert part.corrected_p >= whole.corrected_p
 
 
+def test_places_that_were_picked_do_not_stand_for_the_table() -> None:
+    main = STUDY.claims[0].model_copy(update={"primary": True})
+    study = STUDY.model_copy(update={"claims": (main,)})
+    (one,) = statistics(results(SEEDS, UP, only={"batch size": ["16"]}, study=study)).claims
+    assert (one.family, one.ahead) == ("exploratory", None)
+    assert one.corrected_p == pytest.approx(2 * one.p)
+    three = study.model_copy(
+        update={"axes": [study.axes[0].model_copy(update={"values": [16, 32, 64]}), study.axes[1]]}
+    )
+    columns = [SEEDS, UP] * 3
+    assert [row.family for row in statistics(results(*columns, study=three)).claims] == [
+        *["exploratory"] * 3,
+        "primary",
+    ]
+    picked = results(*columns[:4], only={"batch size": ["16", "64"]}, study=three)
+    assert [row.ahead for row in statistics(picked).claims] == [None, None]
+
+
 def test_another_number_of_trials_than_planned_makes_no_verdict() -> None:
     for count, said in ((3, "3 of 5 pairs"), (5, "better")):
         columns = [column[:count] + [None] * (5 - count) for column in (SEEDS, UP)]

@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from stochbatch.data import DATASETS
@@ -241,8 +241,15 @@ def _of_claims(results: StudyResults) -> tuple[ClaimStatistics, ...]:
     study, planned = results.study, results.study.planned(results.scale)
     whole = [CellOutcomes(cell, ()) for cell in study.cells(results.scale)]
     level = LOOK if study.extended else SIGNIFICANT
-    rows = [row for claim in study.claims for row in _rows(claim, results.cells, planned)]
-    counts = Counter(row.family for claim in study.claims for row in _rows(claim, whole, planned))
+    of_all = [row for claim in study.claims for row in _rows(claim, whole, planned)]
+    counts = Counter(row.family for row in of_all)
+    tables = {row.claim: row.ahead[1] for row in of_all if row.ahead}
+    rows = []
+    for row in (row for claim in study.claims for row in _rows(claim, results.cells, planned)):
+        if row.ahead and row.ahead[1] < tables[row.claim]:
+            continue  # places that were picked do not stand for the table
+        alone = row.claim in tables and not row.ahead
+        rows.append(replace(row, family="exploratory") if alone else row)
     found: dict[int, ClaimStatistics] = {}
     for family, count in counts.items():
         mine = [(number, row) for number, row in enumerate(rows) if row.family == family]
