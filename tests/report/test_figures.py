@@ -58,7 +58,7 @@ def test_many_lines_are_shared_out_among_panels_and_named_in_full() -> None:
     study = STUDIES["readings"]
     figure = named(made_up(study, SCALES["demo"], epochs(0.1, 0.1)))["curves-accuracy"].figure()
     labels = [[line.get_label() for line in panel.lines] for panel in figure.axes if panel.axison]
-    assert [len(lines) for lines in labels] == [7, 7, 7]
+    assert [len(lines) for lines in labels] == [8, 8, 8]
     assert [label for lines in labels for label in lines] == [
         point.label for point in study.axes[0].expanded()
     ]

@@ -2,13 +2,16 @@
 
 import csv
 import re
+from collections.abc import Mapping
 from importlib import resources
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from stochbatch.data import load
-from stochbatch.studies import SCALES, STUDIES, Study, StudyError
+from stochbatch.studies import SCALES, STUDIES, Cell, Study, StudyError, collect
 from stochbatch.training.trainer import Trainer
 
 PAPER = SCALES["paper"]
@@ -42,11 +45,27 @@ def test_all_published_numbers_are_used_but_the_differences() -> None:
     assert used == len(rows) == 608
 
 
+def _settings(cell: Cell) -> Mapping[str, Any]:
+    return cell.fields.get("settings", {})
+
+
 def test_one_study_is_not_of_the_article() -> None:
     assert set(STUDIES) - set(CELLS) == {"readings", "printed-cell"}
     cells = STUDIES["readings"].cells(PAPER)
-    assert len(cells) == 21
+    assert len(cells) == 24
     assert {cell.published for cell in cells} == {None}
+    readings = {(s.get("compare", "kind"), s["cross_layer"]) for s in map(_settings, cells) if s}
+    assert readings == {
+        *(("kind", score) for score in ("total", "mean", "weighted")),
+        *(("type", "total"), ("all", "total"), ("all", "mean")),
+    }
+
+
+def test_what_is_yet_to_be_tuned_has_no_published_number(tmp_path: Path) -> None:
+    found = collect(STUDIES["printed-cell"], PAPER, tmp_path).cells
+    printed = {one.cell.key[0]: one.cell.published for one in found}
+    assert [label for label, value in printed.items() if value] == ["SGD", "SBS"]
+    assert (printed["SGD"].mean, printed["SBS"].mean) == (77.47, 78.98)
 
 
 def test_some_numbers_by_hand() -> None:
