@@ -49,6 +49,38 @@ def _settings(cell: Cell) -> Mapping[str, Any]:
     return cell.fields.get("settings", {})
 
 
+def test_what_method_md_says_of_the_article_s_own_numbers() -> None:
+    text = (resources.files("stochbatch.studies") / "published.csv").read_text()
+    rows = [row for row in csv.DictReader(text.splitlines()) if row["stat"] == "mean"]
+    keys = ("table", "dataset", "model", "batch_size", "train_ratio", "method")
+    found = {tuple(row[key] for key in keys): float(row["value"]) for row in rows}
+
+    def gain(*place: str) -> float:
+        return round(found[(*place, "Ours")] - found[(*place, "SGD")], 2)
+
+    printed = {key[:-1]: value for key, value in found.items() if key[-1] == "Ours-SGD"}
+    assert len(printed) == 24
+    assert [round(abs(gain(*key) - value), 2) for key, value in printed.items()].count(0.01) == 12
+    lines = [
+        [gain("partial_training", "CIFAR10", net, size, share) for share in ("1/2", "1/4", "1/8")]
+        for net in ("VGG11", "ResNet18")
+        for size in ("16", "32", "64", "128")
+    ]
+    assert sum(line[0] < line[2] for line in lines) == 8
+    assert sum(line == sorted(line) for line in lines) == 6
+    steadier = []
+    for data in ("CIFAR10", "SVHN", "STL10"):
+        for net in ("VGG11", "ResNet18", "ResNet50"):
+            ours, theirs = (
+                [value for key, value in found.items() if key[:3] == place and key[-1] == method]
+                for place in [("comparison", data, net)]
+                for method in ("Ours", "SGD")
+            )
+            assert len(ours) == len(theirs) == 4
+            steadier.append(max(ours) - min(ours) < max(theirs) - min(theirs))
+    assert (sum(steadier), any(steadier[6:])) == (5, False)
+
+
 def test_one_study_is_not_of_the_article() -> None:
     assert set(STUDIES) - set(CELLS) == {"readings", "printed-cell"}
     cells = STUDIES["readings"].cells(PAPER)
@@ -142,6 +174,7 @@ def test_a_schedule_has_the_published_numbers_of_its_own_label_only() -> None:
 
 
 def test_the_article_s_momenta_go_with_its_batch_sizes() -> None:
+    assert {STUDIES[name].planned(PAPER) for name in CELLS} == {10}
     for cell in STUDIES["comparison"].cells(PAPER):
         trial = cell.trial(0)
         expected = {16: 0.0, 32: 0.3, 64: 0.6, 128: 0.9}[trial.batch_size]
