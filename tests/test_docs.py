@@ -1,6 +1,7 @@
 """Invariant: the documentation speaks of code that is there."""
 
 import importlib.util
+import inspect
 import json
 import re
 from pathlib import Path
@@ -22,12 +23,19 @@ def article_map() -> ModuleType:
     return module
 
 
-def test_every_equation_and_algorithm_of_the_article_is_mapped() -> None:
-    mapped = " ".join(entry.where for entry in article_map().MAP)
-    for number in [*range(9, 22)]:
-        assert f"Eq. {number}" in mapped
-    assert "Algorithm 1" in mapped
-    assert "Algorithm 2" in mapped
+def test_all_of_the_article_is_mapped() -> None:
+    entries = article_map().MAP
+    mapped = [entry.where for entry in entries]
+    assert {f"Eq. {number}" for number in range(9, 22)} <= {*mapped}
+    assert {"Eq. 1, 2", "Eq. 3, 4", "Eq. 5 to 8"} <= {*mapped}
+    assert {"Section 4.1", "Section 4.2", "Section 4.3", "Abstract"} <= {*mapped}
+    assert {"Section 5", *(f"Section 5.{number}" for number in range(1, 5))} <= {*mapped}
+    assert {*(f"Table {number}" for number in range(1, 6)), "Figure 1", "Figure 2"} <= {*mapped}
+    # Lines of the pseudocode, loops and the first line of each epoch counted once.
+    assert [mapped.count(f"Algorithm {number}") for number in (1, 2)] == [5, 8]
+    for entry in entries:
+        placed = bool(entry.file and entry.text and entry.test)
+        assert placed != bool(entry.choice), entry
 
 
 def test_every_line_in_the_map_exists_once() -> None:
@@ -37,6 +45,29 @@ def test_every_line_in_the_map_exists_once() -> None:
             number, line = module.line_of(entry)
             assert number > 0
             assert entry.text in line
+
+
+def test_every_test_in_the_map_exists_once() -> None:
+    module = article_map()
+    for entry in module.MAP:
+        if entry.test:
+            file, _, name = entry.test.partition("::")
+            text = (module.ROOT / module.TESTS / file).read_text(encoding="utf-8")
+            assert len(re.findall(rf"^def {name}\(", text, re.MULTILINE)) == 1, entry
+
+
+def test_settings_of_choices_exist() -> None:
+    training = pytest.importorskip("stochbatch.training")
+    nets = pytest.importorskip("stochbatch.nets")
+    text = (
+        (DOCS / "method.md").read_text(encoding="utf-8").partition("## What the article leaves")[2]
+    )
+    named = set(re.findall(r"`([A-Za-z_0-9]+)=", text))
+    assert len(named) > 15
+    known = {name for method in training.METHODS.values() for name in method.settings}
+    for makers in (nets.NETWORKS, training.SCHEDULES):
+        known |= {name for make in makers.values() for name in inspect.signature(make).parameters}
+    assert named <= known | set(training.Trial.model_fields)
 
 
 def test_links_between_pages_lead_somewhere() -> None:

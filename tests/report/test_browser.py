@@ -67,7 +67,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """21 lines with long labels, and one trial per cell."""
+    """24 lines with long labels, and one trial per cell."""
     layers = [{"name": "a", "kind": "conv", "size": 3, "probability": 0.5, "batches": 2.0}]
     found = made_up(STUDIES["readings"], SCALES["demo"], epochs(0.1, 0.1, layers=layers))
     folder = tmp_path_factory.mktemp("many")

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from stochbatch.report.charts import LABEL, Span, apart, around, curves, forest, heats, strips
 from stochbatch.report.layout import Layout
 from stochbatch.report.palette import COLOURS, FREE, colours
+from stochbatch.report.tables import claims, claims_in_full
 from stochbatch.studies import SCALES, STUDIES, Published, StudyResults
 from tests.report.finished_study import finished_study
 from tests.report.test_figures import epochs, made_up
@@ -39,6 +40,31 @@ def test_the_published_difference_is_drawn_where_both_sides_have_one() -> None:
     assert [one.published for one in forest(both).groups[0][1]] == [0.0, 0.0, 0.0]
     none = Layout.of(results([90.0], [91.0]))
     assert [one.published for one in forest(none).groups[0][1]] == [None] * 3
+
+
+def test_published_differences_are_those_of_the_article_s_tables() -> None:
+    """Looked up: partial-data, VGG11, batches of 16, and two growths over four and nine places."""
+    layout = Layout.of(made_up(STUDIES["partial-data"], SCALES["paper"], epochs(0.1)))
+    table = claims_in_full(layout)
+    row = next(row for row in table.rows if row[2:5] == ["vgg11", "16", "0.125"])
+    assert row[-1] == pytest.approx(80.18 - 79.25)
+    published = {row.claim.name: layout.published(row) for row in layout.claims if row.ahead}
+    halves = [0.42, 0.36, 0.29, 0.32, 0.21, 0.30, 0.42, 0.25]
+    eighths = [0.93, 0.37, 1.06, 1.51, 0.91, 0.61, 0.52, 0.62]
+    assert published["more where data are few"] == pytest.approx(
+        (sum(eighths) - sum(halves)) / 8, abs=1e-9
+    )
+    comparison = Layout.of(made_up(STUDIES["comparison"], SCALES["paper"], epochs(0.1)))
+    published = {r.claim.name: comparison.published(r) for r in comparison.claims if r.ahead}
+    grown = [0.02, 0.27, 0.31, -0.10, 0.03, -0.01, -2.13, -3.18, -1.46]
+    assert published["less sensitive to the batch size"] == pytest.approx(sum(grown) / 9, abs=1e-9)
+    assert published["against Entropy-SGD"] is None
+    assert published["against Entropy-SGD as printed"] > 0
+    assert "published" in claims(comparison).head
+
+
+def test_a_table_without_published_differences_has_no_column_of_them() -> None:
+    assert "published" not in claims(Layout.of(results([90.0], [91.0]))).head
 
 
 def test_the_range_is_symmetric_and_an_outlier_does_not_squeeze_the_rest() -> None:

@@ -17,6 +17,8 @@ from stochbatch.studies import SCALES, STUDIES, CellOutcomes, Outcome, Scale, St
 from tests.studies.test_statistics import result, with_metrics
 from tests.studies.test_statistics import results as two_by_two
 
+NETWORKS = ("vgg11", "resnet18")
+
 
 def made_up(study: Study, scale: Scale, metrics: list[dict[str, Any]]) -> StudyResults:
     """Return a study with one trial a cell, all alike."""
@@ -56,7 +58,7 @@ def test_many_lines_are_shared_out_among_panels_and_named_in_full() -> None:
     study = STUDIES["readings"]
     figure = named(made_up(study, SCALES["demo"], epochs(0.1, 0.1)))["curves-accuracy"].figure()
     labels = [[line.get_label() for line in panel.lines] for panel in figure.axes if panel.axison]
-    assert [len(lines) for lines in labels] == [7, 7, 7]
+    assert [len(lines) for lines in labels] == [8, 8, 8]
     assert [label for lines in labels for label in lines] == [
         point.label for point in study.axes[0].expanded()
     ]
@@ -78,12 +80,49 @@ def test_without_any_evaluation_there_is_no_curve() -> None:
     assert named(results) == {}
 
 
-def test_schedules_have_a_figure_of_their_rates() -> None:
-    found = named(made_up(STUDIES["lr-schedules"], SCALES["demo"], epochs(0.1, 0.05)))
-    assert list(found) == ["learning-rates", "curves-vgg-tiny"]
-    (rates,) = found["learning-rates"].figure().axes
-    drawn = {line.get_label(): list(line.get_ydata()) for line in rates.lines}
-    assert drawn["Sigmoid"] == [0.1, 0.05]
+def test_schedules_have_the_article_s_first_figure() -> None:
+    """Rates, losses and accuracy: a column per schedule, two rows per network below the rates."""
+    losses = [{"train_loss": 2.0, "test_loss": None}, {"train_loss": 1.0, "test_loss": 1.5}]
+    metrics = [
+        {**line, **loss, "test_accuracy": accuracy}
+        for line, loss, accuracy in zip(epochs(0.1, 0.05), losses, (40.0, 60.0), strict=True)
+    ]
+    found = named(made_up(STUDIES["lr-schedules"], SCALES["paper"], metrics))
+    assert list(found) == ["schedules", "curves-vgg11", "curves-resnet18"]
+    panels = found["schedules"].figure().axes
+    assert [panel.get_title() for panel in panels[:8]] == [
+        point.label for point in STUDIES["lr-schedules"].axes[1].expanded()
+    ]
+    assert [panel.get_ylabel() for panel in panels[::8]] == [
+        "learning rate",
+        *(f"{what}\n{name}" for name in NETWORKS for what in ("loss", "accuracy (%)")),
+    ]
+    drawn = [
+        {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in panel.lines}
+        for panel in panels
+    ]
+    rate, loss, accuracy = drawn[7], drawn[15], drawn[23]
+    assert rate == {"learning rate": ([1, 2], [0.1, 0.05])}
+    assert loss == {"training loss": ([1, 2], [2.0, 1.0]), "test loss": ([2], [1.5])}
+    assert accuracy == {"test accuracy": ([1, 2], [40.0, 60.0])}
+    assert drawn[31:] == [loss, *[accuracy] * 8]
+
+
+def test_a_schedule_that_was_not_run_is_left_out_of_the_figure() -> None:
+    results = made_up(STUDIES["lr-schedules"], SCALES["paper"], epochs(0.1, 0.05))
+    kept = [
+        cell
+        for cell in results.cells
+        if cell.cell.key in {("vgg11", "Sigmoid"), ("resnet18", "Sigmoid"), ("vgg11", "Adam")}
+    ]
+    figure = named(replace(results, cells=tuple(kept)))["schedules"].figure()
+    assert [panel.get_title() for panel in figure.axes[:2]] == ["Adam", "Sigmoid"]
+    lines = [len(panel.lines) for panel in figure.axes]
+    assert lines == [1, 1, *[0] * 8]
+    figure.draw_without_rendering()
+    labels = [label.get_text() for label in figure.axes[0].yaxis.get_ticklabels()]
+    assert "0.1" in labels
+    assert not any("$" in label for label in labels)
 
 
 def test_of_many_groups_the_first_batch_size_is_drawn_as_in_the_article() -> None:

@@ -205,7 +205,7 @@ def test_the_csv_has_every_number_in_full(written: Path) -> None:
     )
 
 
-def test_the_markdown_is_laid_out_as_in_the_article(written: Path) -> None:
+def test_the_markdown_has_the_last_axis_as_columns(written: Path) -> None:
     lines = (written.parent / "table.md").read_text().splitlines()
     head = lines.index("| batch size | SGD | SBS |")
     sgd, sbs = statistics(finished_study()).cells

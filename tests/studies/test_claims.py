@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import ttest_1samp
 
-from stochbatch.studies import Study
+from stochbatch.studies import STUDIES, Study
 from stochbatch.studies.statistics import best_of, statistics
 from stochbatch.studies.verdicts import holm
 from tests.studies.test_statistics import ACCURACY, results
@@ -206,3 +206,50 @@ def test_a_gain_grows_between_two_labels_of_another_axis(
 
 def test_a_study_with_growth_is_read_back_from_its_text() -> None:
     assert Study.from_text(GROWTH.to_toml("shares"), "shares") == GROWTH
+
+
+def test_the_studies_claim_what_the_article_claims() -> None:
+    rivals = ("Dropout", "Adaptive dropout", "Entropy-SGD", "Entropy-SGD as printed")
+    less_sensitive = (
+        "less sensitive to the batch size: the gain of SBS over SGD at batch size 128 is larger "
+        "than that at batch size 16."
+    )
+    claimed = {
+        "lr-schedules": [
+            "Sigmoid is better than “constant 0.1” and “constant 0.01” and “constant 0.001” and "
+            "“Exponential” and “RMSProp” and “Adam” and “Staircase” (schedule), all else being "
+            "equal."
+        ],
+        "batch-momentum": [
+            "momentum for large batches: the gain of momentum 0.9 over 0.0 at batch size 128 is "
+            "larger than that at batch size 16."
+        ],
+        "local-global": [
+            "alpha 0.1: alpha 0.1 is better than “alpha -0.1” and “alpha 0” and “alpha 1” "
+            "(scheme), all else being equal.",
+            "lambda -4: lambda -4 is better than “lambda 0” and “lambda -2” and “lambda -8” "
+            "(scheme), all else being equal.",
+        ],
+        "partial-data": [
+            "SBS against SGD: SBS is better than SGD (method), all else being equal.",
+            "more where data are few: the gain of SBS over SGD at share 0.125 is larger than that "
+            "at share 0.5.",
+            less_sensitive,
+        ],
+        "comparison": [
+            *(
+                f"against {one}: SBS is better than {one} (method), all else being equal."
+                for one in ("SGD", *rivals, "Accelerated-SGD")
+            ),
+            less_sensitive,
+        ],
+    }
+    assert {name: [str(one) for one in STUDIES[name].claims] for name in claimed} == claimed
+    primary = {name: [one.name for one in STUDIES[name].claims if one.primary] for name in claimed}
+    assert {name: names for name, names in primary.items() if names} == {
+        "partial-data": ["SBS against SGD"],
+        "comparison": ["against SGD"],
+    }
+    assert all(
+        one.best for name in ("lr-schedules", "local-global") for one in STUDIES[name].claims
+    )

@@ -2,13 +2,16 @@
 
 import csv
 import re
+from collections.abc import Mapping
 from importlib import resources
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from stochbatch.data import load
-from stochbatch.studies import SCALES, STUDIES, Study, StudyError
+from stochbatch.studies import SCALES, STUDIES, Cell, Study, StudyError, collect
 from stochbatch.training.trainer import Trainer
 
 PAPER = SCALES["paper"]
@@ -42,11 +45,59 @@ def test_all_published_numbers_are_used_but_the_differences() -> None:
     assert used == len(rows) == 608
 
 
+def _settings(cell: Cell) -> Mapping[str, Any]:
+    return cell.fields.get("settings", {})
+
+
+def test_what_method_md_says_of_the_article_s_own_numbers() -> None:
+    text = (resources.files("stochbatch.studies") / "published.csv").read_text()
+    rows = [row for row in csv.DictReader(text.splitlines()) if row["stat"] == "mean"]
+    keys = ("table", "dataset", "model", "batch_size", "train_ratio", "method")
+    found = {tuple(row[key] for key in keys): float(row["value"]) for row in rows}
+
+    def gain(*place: str) -> float:
+        return round(found[(*place, "Ours")] - found[(*place, "SGD")], 2)
+
+    printed = {key[:-1]: value for key, value in found.items() if key[-1] == "Ours-SGD"}
+    assert len(printed) == 24
+    assert [round(abs(gain(*key) - value), 2) for key, value in printed.items()].count(0.01) == 12
+    lines = [
+        [gain("partial_training", "CIFAR10", net, size, share) for share in ("1/2", "1/4", "1/8")]
+        for net in ("VGG11", "ResNet18")
+        for size in ("16", "32", "64", "128")
+    ]
+    assert sum(line[0] < line[2] for line in lines) == 8
+    assert sum(line == sorted(line) for line in lines) == 6
+    steadier = []
+    for data in ("CIFAR10", "SVHN", "STL10"):
+        for net in ("VGG11", "ResNet18", "ResNet50"):
+            ours, theirs = (
+                [value for key, value in found.items() if key[:3] == place and key[-1] == method]
+                for place in [("comparison", data, net)]
+                for method in ("Ours", "SGD")
+            )
+            assert len(ours) == len(theirs) == 4
+            steadier.append(max(ours) - min(ours) < max(theirs) - min(theirs))
+    assert (sum(steadier), any(steadier[6:])) == (5, False)
+
+
 def test_one_study_is_not_of_the_article() -> None:
     assert set(STUDIES) - set(CELLS) == {"readings", "printed-cell"}
     cells = STUDIES["readings"].cells(PAPER)
-    assert len(cells) == 21
+    assert len(cells) == 24
     assert {cell.published for cell in cells} == {None}
+    readings = {(s.get("compare", "kind"), s["cross_layer"]) for s in map(_settings, cells) if s}
+    assert readings == {
+        *(("kind", score) for score in ("total", "mean", "weighted")),
+        *(("type", "total"), ("all", "total"), ("all", "mean")),
+    }
+
+
+def test_what_is_yet_to_be_tuned_has_no_published_number(tmp_path: Path) -> None:
+    found = collect(STUDIES["printed-cell"], PAPER, tmp_path).cells
+    printed = {one.cell.key[0]: one.cell.published for one in found}
+    assert [label for label, value in printed.items() if value] == ["SGD", "SBS"]
+    assert (printed["SGD"].mean, printed["SBS"].mean) == (77.47, 78.98)
 
 
 def test_some_numbers_by_hand() -> None:
@@ -123,6 +174,7 @@ def test_a_schedule_has_the_published_numbers_of_its_own_label_only() -> None:
 
 
 def test_the_article_s_momenta_go_with_its_batch_sizes() -> None:
+    assert {STUDIES[name].planned(PAPER) for name in CELLS} == {10}
     for cell in STUDIES["comparison"].cells(PAPER):
         trial = cell.trial(0)
         expected = {16: 0.0, 32: 0.3, 64: 0.6, 128: 0.9}[trial.batch_size]

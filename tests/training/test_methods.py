@@ -69,7 +69,7 @@ def test_the_article_s_settings() -> None:
     assert METHODS["rmsprop"].optimizer(nn.Linear(1, 1)).defaults["alpha"] == 0.95
     assert METHODS["adam"].settings["betas"] == (0.9, 0.999)
     assert METHODS["entropy-sgd"].settings["L"] == 5
-    assert METHODS["sbs"].settings["alpha"] == 0.1
+    assert (METHODS["sbs"].settings["alpha"], METHODS["sbs"].settings["lambd"]) == (0.1, -4.0)
     assert METHODS["dropout"].network_options({}) == {"dropout": "block", "dropout_rate": 0.5}
     adaptive = METHODS["adaptive-dropout"].network_options({"dropout_rate": 0.3})
     assert adaptive == {"dropout": "adaptive", "dropout_rate": 0.3}

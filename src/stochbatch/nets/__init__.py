@@ -1,4 +1,4 @@
-"""The article's networks, for images of 32x32 and larger, and a small one for 8x8 digits."""
+"""VGG11, ResNet18 and ResNet50 for images of 32x32 and larger, and a small VGG for digits."""
 
 from stochbatch.nets.batch_norm import resample_batch_norm, uniform_norm_scales
 from stochbatch.nets.dropout import DROPOUTS, DropoutName, StochasticDepth

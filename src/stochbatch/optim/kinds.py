@@ -1,8 +1,8 @@
 """Kinds of parameters: which layers the global scheme compares with each other.
 
-The article compares layers of one type only (convolution, fully connected, bias, batch
-normalisation), "since different types of parameters tend to have different ranges of
-gradient norms". Here a *kind* is any string. ``KINDS`` are those of common layers; projections
+Eq. 19 of the article compares all layers; its local paragraph names types of parameters
+(convolution, fully connected, bias, batch normalisation), whose gradients differ in range.
+Here a *kind* is any string. ``KINDS`` are those of common layers; projections
 of transformers have kinds by their role, found by the names that public models give them.
 """
 

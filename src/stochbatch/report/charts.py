@@ -15,7 +15,6 @@ from stochbatch.report.plotting import Point, over_trials
 from stochbatch.studies.outcome import Outcome
 from stochbatch.studies.results import CellOutcomes
 from stochbatch.studies.statistics import CellStatistics, ClaimStatistics, accuracies
-from stochbatch.studies.verdicts import mean
 
 MANY = 6
 """No more panels of a kind than this; of more groups the first batch size is drawn."""
@@ -152,24 +151,7 @@ def _comparison(layout: Layout, row: ClaimStatistics) -> Comparison:
         more = "larger" if claim.grows else "ahead"
         note = f"{more} in {row.ahead[0]} of {row.ahead[1]}"
     name = named(layout, row, under_claim=True)
-    gains = [_gain(one) for one in _under(layout, row)]
-    known = [gain for gain in gains if gain is not None]
-    published = mean(known) if known and len(known) == len(gains) else None
-    return Comparison(row, kind(row), name, note, row.by_seed, published)
-
-
-def _under(layout: Layout, row: ClaimStatistics) -> list[ClaimStatistics]:
-    """Return the places that a comparison is over."""
-    if not row.ahead:
-        return [row]
-    return [one for one in layout.claims if one.claim == row.claim and one.cell]
-
-
-def _gain(row: ClaimStatistics) -> float | None:
-    """Return the difference in the article."""
-    both = [cell.published for cell in (row.cell, row.baseline) if cell]
-    known = [published.mean for published in both if published]
-    return known[0] - known[1] if len(known) == 2 else None
+    return Comparison(row, kind(row), name, note, row.by_seed, layout.published(row))
 
 
 def _both_sides(rows: Sequence[Comparison]) -> Span:

@@ -1,35 +1,45 @@
-"""The figures to print: curves with bands over trials, and learning rates."""
+"""The figures to print: curves with bands over trials; of schedules their rates and losses too."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from stochbatch.report.charts import groups, lines
 from stochbatch.report.layout import Group, Layout
 from stochbatch.report.plotting import (
+    Panel,
     Point,
     Sketch,
     Style,
     file_name,
     in_brackets,
-    over_epochs,
+    over_trials,
     panel_of,
     style,
 )
 from stochbatch.report.tried import sketches as tuning_sketches
+from stochbatch.studies.results import CellOutcomes
 
 Lines = dict[str, tuple[Style, list[Point]]]
 """Lines by label."""
 
 CROWD = 8
-"""More lines than this are shared out among several panels."""
+"""More lines than this are shared out among several panels, more columns among several figures."""
+RATE = {"learning rate": ("lr", style("other", 0))}
+LOSSES = {
+    "training loss": ("train_loss", style("sbs", 0)),
+    "test loss": ("test_loss", style("adaptive", 1)),
+}
+ACCURACY = {"test accuracy": ("test_accuracy", style("entropy", 2))}
+"""The number of the metrics that a line shows, and its style."""
 
 
 def gallery(layout: Layout) -> list[Sketch]:
     """Return the figures that the results have data for."""
     curves = [_curves(layout, group) for group in groups(layout)[0]]
-    found = [*tuning_sketches(layout), _rates(layout), *curves]
+    found = [*tuning_sketches(layout), *_schedules(layout), *curves]
     names: dict[str, Sketch] = {}
     for sketch in found:
         if sketch is not None:
@@ -65,20 +75,44 @@ def _curves(layout: Layout, group: Group) -> Sketch | None:
     )
 
 
-def _rates(layout: Layout) -> Sketch | None:
-    """Draw the learning rates, if the lines are of different schedules."""
+def _schedules(layout: Layout) -> Iterator[Sketch]:
+    """Draw the learning rates, and below them losses and accuracy, a column per schedule."""
     axis = layout.line_axis
     points = next(one for one in layout.results.study.axes if one.name == axis).expanded()
     if not any("schedule" in point.fields for point in points):
-        return None
-    colours = layout.colours(axis)
-    found: Lines = {}
-    for group in layout.places(axis):
-        for label, position, cell in layout.along(axis, group):
-            rates = over_epochs(float(line["lr"]) for line in cell.done[0].metrics)
-            if label not in found and rates:
-                found[label] = style(colours[label], position), rates
-    if not found:
-        return None
-    panel = panel_of(found, xlabel="epoch", ylabel="learning rate", yscale="log")
-    return Sketch("learning-rates", "learning-rates", "learning rate over the epochs", [panel])
+        return
+    there = [(group, layout.along(axis, group)) for group in groups(layout)[0]]
+    ran = {at for _, row in there for at, *_ in row}
+    labels = [label for label in layout.labels(axis) if label in ran]
+    for first in range(0, len(labels), CROWD):
+        columns = labels[first : first + CROWD]
+        cells = [(group, {at: cell for at, _, cell in row}) for group, row in there]
+        rates = {at: cell for _, row in reversed(cells) for at, cell in row.items()}
+        rows = [_row({at: rates[at] for at in columns}, columns, RATE, "learning rate")]
+        for group, row in cells:
+            rows.append(_row(row, columns, LOSSES, "\n".join(["loss", *group.values()])))
+            rows.append(_row(row, columns, ACCURACY, "\n".join(["accuracy (%)", *group.values()])))
+        title = "learning rate, losses and accuracy of each schedule"
+        panels = [panel for row in rows for panel in row]
+        yield Sketch("schedules", "schedules", title, panels, len(columns))
+
+
+def _row(
+    cells: Mapping[str, CellOutcomes],
+    columns: Sequence[str],
+    numbers: Mapping[str, tuple[str, Style]],
+    ylabel: str,
+) -> list[Panel]:
+    """Return a panel per column, with a line for each of these numbers of the metrics."""
+    panels = []
+    for place, at in enumerate(columns):
+        metrics = [one.metrics for one in cells[at].done] if at in cells else []
+        found: Lines = {}
+        for label, (name, how) in numbers.items():
+            if points := over_trials([[line.get(name) for line in one] for one in metrics]):
+                found[label] = how, points
+        settings = {"yscale": "log" if numbers is RATE else "linear", "xlabel": "epoch"}
+        settings |= {"title": at} if numbers is RATE else {}
+        settings |= {} if place else {"ylabel": ylabel}
+        panels.append(panel_of(found, band=True, **settings))
+    return panels

@@ -1,4 +1,4 @@
-"""A study's cells laid out as in the article: rows of all axes but the last, columns of it."""
+"""A study's cells as a table: rows of all axes but the last, columns of it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 from stochbatch.report.palette import colours
 from stochbatch.report.provenance import cautions
+from stochbatch.studies.cell import Cell
 from stochbatch.studies.outcome import Outcome, Status
 from stochbatch.studies.results import CellOutcomes, StudyResults
 from stochbatch.studies.statistics import (
@@ -20,6 +21,7 @@ from stochbatch.studies.statistics import (
     StudyStatistics,
     statistics,
 )
+from stochbatch.studies.verdicts import mean
 from stochbatch.training import RunError
 
 BATCH_SIZE = "batch size"
@@ -58,6 +60,27 @@ class Layout:
     def claims(self) -> tuple[ClaimStatistics, ...]:
         """What the trials say on the claims, in all their places."""
         return self.statistics.claims
+
+    def published(self, row: ClaimStatistics) -> float | None:
+        """Return the article's difference of a comparison; None where it lacks one of its cells."""
+        if not row.ahead:
+            return _gain(row.cell, row.baseline)
+        axis, at = row.claim.axis, row.claim.grows
+        sides = row.claim.better[0], row.claim.than[0]
+        gains = []
+        for group in self.places(axis, at.axis) if at else self.places(axis):
+            ends = [{**group, at.axis: one} for one in (at.end, at.start)] if at else [group]
+            cells = [[self._cell({**place, axis: side}) for side in sides] for place in ends]
+            if all(cell for pair in cells for cell in pair):
+                gains.append([_gain(*pair) for pair in cells])
+        known = [[one for one in ends if one is not None] for ends in gains]
+        if not known or known != gains:
+            return None
+        return mean([ends[0] - (ends[1] if at else 0.0) for ends in known])
+
+    def _cell(self, place: Group) -> Cell | None:
+        found = self.by_key.get(tuple(place.get(axis, "") for axis in self.axes))
+        return found.cell if found else None
 
     @cached_property
     def place_axes(self) -> list[str]:
@@ -200,6 +223,12 @@ class Layout:
             f"{', which are shown only for orientation' if shown else ''}; "
             "only claims have verdicts."
         )
+
+
+def _gain(cell: Cell | None, baseline: Cell | None) -> float | None:
+    """Return the difference of two published means."""
+    means = [one.published.mean for one in (cell, baseline) if one and one.published]
+    return means[0] - means[1] if len(means) == 2 else None
 
 
 def _part(share: float) -> str:

@@ -7,7 +7,7 @@ import io
 import math
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -26,6 +26,8 @@ MARKED = 10
 """Markers on a line."""
 HEIGHT = 2.8
 """Inches of a panel."""
+SMALL = 1.5
+"""Inches of a panel, either way, where there are many."""
 LONGEST = 100
 """Letters of a figure's file name."""
 LEGEND_LINE, LEGEND_HANDLE, LEGEND_LETTER = 0.2, 0.75, 0.075
@@ -52,17 +54,19 @@ class Sketch:
     name: str
     title: str
     panels: Sequence[Panel]
+    columns: int = 0
+    """If given, each row has so many panels and a scale of its own."""
 
     def figure(self) -> Figure:
         """Return the figure, drawn and not saved."""
         with _settings():
-            return _figure(self.panels)
+            return _figure(self.panels, self.columns)
 
     def saved(self) -> dict[str, bytes]:
         """Return the figure as PNG and PDF."""
         found = {}
         with _settings():
-            figure = _figure(self.panels)
+            figure = _figure(self.panels, self.columns)
             for form, metadata in METADATA.items():
                 file = io.BytesIO()
                 figure.savefig(file, format=form, dpi=120, metadata=metadata)
@@ -108,11 +112,6 @@ def over_trials(curves: Sequence[Sequence[float | None]]) -> list[Point]:
     return found
 
 
-def over_epochs(values: Iterable[float]) -> list[Point]:
-    """Return a curve without a spread, from epoch 1."""
-    return [(epoch, value, value, value) for epoch, value in enumerate(values, 1)]
-
-
 def panel_of(
     lines: Mapping[str, tuple[Style, Sequence[Point]]], band: bool = False, **settings: Any
 ) -> Panel:
@@ -140,14 +139,16 @@ def panel_of(
     return draw
 
 
-def _figure(draws: Sequence[Panel]) -> Figure:
+def _figure(draws: Sequence[Panel], by_row: int = 0) -> Figure:
     # The Figure itself, without pyplot: no window, no display, nothing global.
     for backend in ("agg", "pdf"):
         optional(f"matplotlib.backends.backend_{backend}")
-    columns = min(2, len(draws))
+    columns = by_row or min(2, len(draws))
     rows = math.ceil(len(draws) / columns)
     figure: Figure = optional("matplotlib.figure").Figure(layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    grid = figure.subplots(
+        rows, columns, squeeze=False, sharex=True, sharey="row" if by_row else True
+    )
     panels = [panel for line in grid for panel in line]
     for panel, draw in zip(panels, draws, strict=False):
         draw(panel)
@@ -158,12 +159,19 @@ def _figure(draws: Sequence[Panel]) -> Figure:
     # Where there is none below, the panel above has the numbers.
     for panel in panels[max(0, len(draws) - columns) : len(draws)]:
         panel.tick_params(labelbottom=True)
+    for panel in panels if by_row else ():
+        panel.label_outer(remove_inner_ticks=True)
+        if panel.get_yscale() == "log":  # whose own labels are formulas
+            panel.yaxis.set_major_formatter("{x:g}")
+            panel.yaxis.set_minor_formatter("")
+    figure.align_ylabels()
     if panels[0].get_xlabel() == "epoch":
         locator = optional("matplotlib.ticker").MaxNLocator(integer=True)
         panels[0].xaxis.set_major_locator(locator)
-    width = 6.4 if columns == 1 else 9.0
+    width = max(6.4, 1 + SMALL * columns) if by_row else 6.4 if columns == 1 else 9.0
+    height = (SMALL if by_row else HEIGHT) * rows
     lines = _add_legend(figure, panels, width)
-    figure.set_size_inches(width, 0.6 + HEIGHT * rows + LEGEND_LINE * lines)
+    figure.set_size_inches(width, 0.6 + height + LEGEND_LINE * lines)
     return figure
 
 

@@ -78,7 +78,7 @@ def grid(
     entry: Callable[[CellStatistics], Any] = lambda found: found,
     cells: Iterable[CellStatistics] | None = None,
 ) -> Table:
-    """Return the cells, by default all, laid out as in the article; a dash where none is."""
+    """Return the cells, by default all, a column per label of the last axis; dashes for gaps."""
     keys = [found.cell.key for found in (layout.statistics.cells if cells is None else cells)]
     columns = [name for name in layout.labels(layout.axes[-1]) if any(k[-1] == name for k in keys)]
     rows = []
@@ -214,11 +214,14 @@ def claims(layout: Layout) -> Table:
         caption.append(CHOICE)
     if any(row.among != row.baseline_among for row in found if row.claim.chooses):
         caption.append(UNEQUAL)
+    if printed := any(layout.published(row) is not None for row in found):
+        caption.append("Published: the same difference in the article's table.")
     axes = [axis for axis in layout.place_axes if len(layout.labels(axis)) > 1]
     several = len(made) > 1
     head = [
         *(["claim"] if several else []),
         *(*axes, "better", "than", "pairs", "difference"),
+        *(["published"] if printed else []),
         *("95 % interval", "detectable", "p", "p corrected", "family", "verdict"),
     ]
     rows = [
@@ -226,9 +229,10 @@ def claims(layout: Layout) -> Table:
             *([_name(layout, row.claim)] if several else []),
             *(row.place.get(axis, _all_places(row, axis)) for axis in axes),
             *_sides(row),
-            *(f"{row.pairs} of {row.planned}", signed(row.difference), between(row.interval)),
-            *(number(row.detectable), p_value(row.p), p_value(row.corrected_p)),
-            *(row.family, row.verdict),
+            *(f"{row.pairs} of {row.planned}", signed(row.difference)),
+            *([signed(layout.published(row))] if printed else []),
+            *(between(row.interval), number(row.detectable), p_value(row.p)),
+            *(p_value(row.corrected_p), row.family, row.verdict),
         ]
         for row in found
     ]
@@ -283,6 +287,7 @@ def claims_in_full(layout: Layout) -> Table:
         *("claim", "axis", *layout.place_axes, "better", "better_among", "than", "than_among"),
         *("pairs", "difference", "difference_low", "difference_high"),
         *("planned", "detectable", "collapsed", "p", "corrected_p", "family", "verdict"),
+        "published_difference",
     ]
     rows = [
         [
@@ -292,7 +297,7 @@ def claims_in_full(layout: Layout) -> Table:
             *(_label(row.baseline, row, row.claim.than), row.baseline_among),
             *(row.pairs, row.difference, *_ends(row.interval)),
             *(row.planned, row.detectable, row.collapsed),
-            *(row.p, row.corrected_p, row.family, row.verdict),
+            *(row.p, row.corrected_p, row.family, row.verdict, layout.published(row)),
         ]
         for row in layout.claims
     ]

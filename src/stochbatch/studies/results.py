@@ -147,6 +147,8 @@ def _tuned(study: Study, cell: Cell, root: Path) -> Tuned:
 
 def _at_choice(tuned: Tuned) -> Cell:
     """Return a cell with the settings that tuning chose; they are not the article's."""
-    if tuned.winner is None or not tuned.winner.settings:
+    if tuned.winner is None:
+        return replace(tuned.cell, published=None)
+    if not tuned.winner.settings:
         return tuned.cell
     return replace(tuned.cell, fields=tuned.winner.fields, published=None)
