@@ -112,8 +112,13 @@ class Pictures(Transform):
 def mathml(formula: str, as_block: bool = False) -> str:
     """Return a formula as MathML: bars in pairs, and subscripts beside a tilde, not below it."""
     formula = re.sub(r"\|([^|]+)\|", r"\\lvert \1 \\rvert ", formula)
-    formula = re.sub(r"\\tilde\s*(\w)", r"{\\tilde{\1}}", formula)
-    return str(tex2mathml(formula, as_block=as_block))
+    found = str(tex2mathml(formula, as_block=as_block))
+    tilde = r'<mo stretchy="false">~</mo>'
+    return re.sub(
+        rf"<munderover>\s*(<mi>\w</mi>)\s*(<mi>\w</mi>)\s*({tilde})\s*</munderover>",
+        r'<msub><mover accent="true">\1\3</mover>\2</msub>',
+        found,
+    )
 
 
 def visit_math(translator: Any, node: nodes.math) -> None:
