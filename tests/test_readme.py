@@ -230,14 +230,16 @@ def test_pip_install_of_the_clone(tmp_path: Path) -> None:
     assert str(tmp_path) in found.stdout
 
 
-def test_the_pictures_are_those_that_their_script_draws() -> None:
-    path = ROOT / "docs" / "figures" / "method.py"
-    spec = importlib.util.spec_from_file_location("method_picture", path)
+@pytest.mark.parametrize("name", ["method", "published"])
+def test_the_pictures_are_those_that_their_script_draws(name: str) -> None:
+    path = ROOT / "docs" / "figures" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"{name}_picture", path)
     picture = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(picture)
     for theme, colours in picture.COLOURS.items():
-        drawn = path.with_name(f"method-{theme}.svg").read_text(encoding="utf-8")
+        drawn = path.with_name(f"{name}-{theme}.svg").read_text(encoding="utf-8")
         assert drawn == picture.drawing(colours)
+        assert f"{name}-{theme}.svg" in README
 
 
 def test_links_lead_somewhere() -> None:
