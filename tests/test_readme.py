@@ -245,4 +245,8 @@ def test_the_pictures_are_those_that_their_script_draws(name: str) -> None:
 def test_links_lead_somewhere() -> None:
     shown = re.findall(r'(?:src|srcset)="([^"]+)"', README)
     for target in [*re.findall(r"\]\(([^)]+)\)", README), *shown]:
-        assert target.startswith("https://") or (ROOT / target).exists(), target
+        path, _, heading = target.partition("#")
+        assert target.startswith("https://") or (ROOT / path).exists(), target
+        if heading:
+            titles = re.findall(r"^#+ (.*)$", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)
+            assert heading in [title.lower().replace(" ", "-") for title in titles], target
