@@ -248,5 +248,7 @@ def test_links_lead_somewhere() -> None:
         path, _, heading = target.partition("#")
         assert target.startswith("https://") or (ROOT / path).exists(), target
         if heading:
-            titles = re.findall(r"^#+ (.*)$", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)
+            titles = re.findall(
+                r"^#+ (.*)$", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE
+            )
             assert heading in [title.lower().replace(" ", "-") for title in titles], target
