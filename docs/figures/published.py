@@ -160,7 +160,12 @@ def results() -> list[tuple[Sequence[str], Sequence[str], Sequence[str], list[st
 
     return [
         (("1: Sigmoid is the best", "of eight schedules"), places[:2], (), []),
-        (("2: Momentum helps large", "batches more: 0.9 over 0, 16 to 128"), (signed(large - little), "points"), (), []),
+        (
+            ("2: Momentum helps large", "batches more: 0.9 over 0, 16 to 128"),
+            (signed(large - little), "points"),
+            (),
+            [],
+        ),
         (("3: λ = \N{MINUS SIGN}4 is the best", "of four global strengths"), places[2:], (), []),
         (
             (

@@ -7,7 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from stochbatch.report.answer import cards, clause, counted, headline, kind, numbers, sentences
+from stochbatch.report.answer import (
+    cards,
+    clause,
+    counted,
+    headline,
+    kind,
+    named,
+    numbers,
+    sentences,
+)
 from stochbatch.report.charts import forest
 from stochbatch.report.layout import Layout
 from stochbatch.studies import SCALES, STUDIES, Scale, Study, StudyResults, collect
@@ -275,6 +284,17 @@ def test_a_gain_is_called_a_gain(verdict: str, says: str) -> None:
     assert "better" not in numbers(row)
     assert ("above that at share 0.5" in numbers(row)) == (verdict != "worse")
     assert forest(found).groups[0][1][0].seeds == found.claims[0].by_seed
+
+
+def test_one_place_is_not_called_an_average() -> None:
+    low, high = [50.0, 51.0, 52.0], [51.0, 53.0, 53.5]
+    found = Layout.of(results(*[low, high, low, high] * 2, study=GROWTH))
+    one = replace(judged(found.claims[0], "better"), ahead=(1, 1))
+    assert numbers(one).startswith("The gain of SBS over SGD at share 0.25 is 1.00 points above")
+    assert named(found, one, under_claim=True) == "the whole table"
+    two = replace(one, ahead=(1, 2))
+    assert numbers(two).startswith("Averaged over 2 places, the gain of SBS")
+    assert named(found, two, under_claim=True) == "all 2 places"
 
 
 def test_a_gain_does_not_share_a_clause_with_what_is_no_gain() -> None:

@@ -221,7 +221,7 @@ def named(layout: Layout, row: ClaimStatistics, under_claim: bool = False) -> st
     pair = f"{_name(claim, claim.better)} against {_name(claim, claim.than)}"
     where = [f"{axis} {label}" for axis, label in row.place.items() if len(layout.labels(axis)) > 1]
     if row.ahead:
-        where = [f"all {row.ahead[1]} places"]
+        where = [f"all {row.ahead[1]} places" if row.ahead[1] > 1 else "the whole table"]
     return ", ".join(([claim.name or pair] if several or not where else []) + where)
 
 
@@ -238,10 +238,12 @@ def numbers(row: ClaimStatistics) -> str:
     ahead, behind = ("above", "below") if claim.grows else ("ahead of", "behind")
     how = ahead if row.difference > 0 else behind
     how = f"is {size} points {how}" if float(size) else "is level with"
-    where = f"Averaged over {row.ahead[1]} places, " if row.ahead else ""
+    where = f"Averaged over {row.ahead[1]} places, " if row.ahead and row.ahead[1] > 1 else ""
     count = f"{row.pairs} paired seeds" if row.pairs > 1 else "one paired seed"
     mean = "in the mean of" if row.pairs > 1 else "with"
     text = f"{where}{subject} {how} {rest} {mean} {count}"
+    if claim.grows:
+        text = text[0].upper() + text[1:]
     if row.interval:
         low, high = signed(row.interval.low), signed(row.interval.high)
         text += f" (95 % interval {low} to {high})"
@@ -251,7 +253,7 @@ def numbers(row: ClaimStatistics) -> str:
 def _around(layout: Layout, row: ClaimStatistics) -> list[str]:
     """Return what else a reader must know about a comparison."""
     study, found = layout.results.study, []
-    if row.ahead:
+    if row.ahead and row.ahead[1] > 1:
         there = [
             one.difference
             for one in layout.claims

@@ -148,7 +148,7 @@ def _comparison(layout: Layout, row: ClaimStatistics) -> Comparison:
     if row.cell and (claim.chooses or claim.best):
         other = row.baseline.coordinates[claim.axis] if row.baseline else "what was left out"
         note = f"{row.cell.coordinates[claim.axis]} against {other}"
-    elif row.ahead:
+    elif row.ahead and row.ahead[1] > 1:
         more = "larger" if claim.grows else "ahead"
         note = f"{more} in {row.ahead[0]} of {row.ahead[1]}"
     name = named(layout, row, under_claim=True)

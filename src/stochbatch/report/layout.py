@@ -182,7 +182,7 @@ class Layout:
         return (
             f"Trained here: {several('network')}{'' if width == '1' else f' of width {width}'} on "
             f"{several('share', _part)} of {several('dataset')} for {several('epochs')} epochs, "
-            f"{most} trials a cell."
+            f"{most} trials per cell."
         )
 
     @property
