@@ -5,6 +5,7 @@ import importlib.util
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from functools import partial
@@ -204,6 +205,43 @@ def test_no_candidate_always_comes_after_the_same() -> None:
     seconds = in_turn({name: partial(called.append, name) for name in "abc"}, rounds=2, warmup=1)
     assert "".join(called) == "abcbcacab"
     assert {name: len(times) for name, times in seconds.items()} == {"a": 2, "b": 2, "c": 2}
+
+
+@pytest.mark.slow
+def test_wheel_and_sdist_pass_core_tests_where_only_they_are_installed(tmp_path: Path) -> None:
+    """By the tests of the sdist, in environments that borrow torch and pytest, nothing of here."""
+    builder = tmp_path / "builder"
+    subprocess.run([sys.executable, "-m", "venv", str(builder)], check=True)
+    subprocess.run([builder / "bin/pip", "install", "--quiet", "build"], check=True)
+    command = [builder / "bin/python", "-m", "build", "--outdir", str(tmp_path), str(ROOT)]
+    subprocess.run(command, check=True, capture_output=True)
+    (wheel,), (sdist,) = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
+    shutil.unpack_archive(sdist, tmp_path, filter="data")
+    unpacked = tmp_path / sdist.name.removesuffix(".tar.gz")
+    for built in (wheel, sdist):
+        clean = tmp_path / built.suffix
+        subprocess.run([sys.executable, "-m", "venv", str(clean)], check=True)
+        python = [clean / "bin/python"]
+        install = ["-m", "pip", "install", "--quiet", "--no-deps", str(built)]
+        subprocess.run(python + install, check=True)
+        (site,) = clean.glob("lib/*/site-packages")
+        # A path in such a file is not searched for more of them: the clone stays unknown.
+        (site / "borrowed.pth").write_text(str(Path(pytest.__file__).parents[1]))
+        tests = [
+            "tests/test_package.py",
+            "tests/optim/test_algorithm2.py",
+            "tests/optim/test_coins.py",
+        ]
+        environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+        for words in (
+            ["-c", "import stochbatch; print(stochbatch.__file__)"],
+            ["-m", "pytest", *tests],
+        ):
+            done = subprocess.run(
+                python + words, cwd=unpacked, env=environment, capture_output=True, text=True
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+            assert str(clean) in done.stdout or words[0] == "-m", done.stdout
 
 
 @pytest.mark.slow
