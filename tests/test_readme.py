@@ -208,6 +208,7 @@ def test_no_candidate_always_comes_after_the_same() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_wheel_and_sdist_pass_core_tests_where_only_they_are_installed(tmp_path: Path) -> None:
     """By the tests of the sdist, in environments that borrow torch and pytest, nothing of here."""
     builder = tmp_path / "builder"
