@@ -113,6 +113,7 @@ def mathml(formula: str, as_block: bool = False) -> str:
     """Return a formula as MathML: bars in pairs, and subscripts beside a tilde, not below it."""
     formula = re.sub(r"\|([^|]+)\|", r"\\lvert \1 \\rvert ", formula)
     found = str(tex2mathml(formula, as_block=as_block))
+    found = found.replace("<mo>|</mo>", '<mo form="postfix">|</mo>')  # no space within a pair
     tilde = r'<mo stretchy="false">~</mo>'
     return re.sub(
         rf"<munderover>\s*(<mi>\w</mi>)\s*(<mi>\w</mi>)\s*({tilde})\s*</munderover>",
