@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -304,3 +305,14 @@ def test_a_gain_does_not_share_a_clause_with_what_is_no_gain() -> None:
     text = headline(Layout.of(results(*[low, high, low, high] * 2, study=study)))
     assert "SBS" in text.split(";")[0]
     assert "the gain of" in text.lower() or text.startswith(("Of the", "None of", "No verdict"))
+
+
+def test_a_table_of_which_a_part_was_run_is_not_said_to_be_ahead_in_it() -> None:
+    """One place of 24 has all its pairs: that says nothing of the other 23."""
+    runs = Path(__file__).parents[2] / "docs" / "evidence" / "partial-data-small"
+    found = Layout.of(collect(STUDIES["partial-data"], SCALES["small"], runs))
+    text = " ".join(sentences(found))
+    assert "No seed of SBS and SGD is over in all 24 places yet." in text
+    assert "In the 1 place of 24 run so far the difference is +1.10 points." in text
+    assert "ahead in" not in text
+    assert forest(found).groups[0][1][0].note == "1 of 24 run"

@@ -233,6 +233,8 @@ def numbers(row: ClaimStatistics) -> str:
         subject = row.cell.coordinates[claim.axis]
         rest = row.baseline.coordinates[claim.axis] if row.baseline else rest
     if row.difference is None:
+        if row.ahead and row.ahead[1] > 1:
+            return f"No seed of {subject} and {rest} is over in all {row.ahead[1]} places yet."
         return f"No pair of trials of {subject} and {rest} is over yet."
     size = number(abs(row.difference))
     ahead, behind = ("above", "below") if claim.grows else ("ahead of", "behind")
@@ -250,6 +252,11 @@ def numbers(row: ClaimStatistics) -> str:
     return f"{text}."
 
 
+def _places_of(some: int, count: int) -> str:
+    """Return how many places of all there are, as words."""
+    return f"{some} {'place' if some == 1 else 'places'} of {count}"
+
+
 def _around(layout: Layout, row: ClaimStatistics) -> list[str]:
     """Return what else a reader must know about a comparison."""
     study, found = layout.results.study, []
@@ -259,7 +266,13 @@ def _around(layout: Layout, row: ClaimStatistics) -> list[str]:
             for one in layout.claims
             if one.claim == row.claim and one.cell and one.difference is not None
         ]
-        if there:
+        if there and len(there) < row.ahead[1]:
+            ends = [signed(end) for end in dict.fromkeys((min(there), max(there)))]
+            found.append(
+                f"In the {_places_of(len(there), row.ahead[1])} run so far the difference is "
+                f"{' to '.join(ends)} points."
+            )
+        elif there:
             found.append(
                 f"It is ahead in {row.ahead[0] or 'none'} of {row.ahead[1]} places; "
                 f"by place from {signed(min(there))} to {signed(max(there))} points."

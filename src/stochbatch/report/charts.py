@@ -151,6 +151,9 @@ def _comparison(layout: Layout, row: ClaimStatistics) -> Comparison:
     elif row.ahead and row.ahead[1] > 1:
         more = "larger" if claim.grows else "ahead"
         note = f"{more} in {row.ahead[0]} of {row.ahead[1]}"
+        done = sum(one.difference is not None for one in _under(layout, row))
+        if not claim.grows and done < row.ahead[1]:
+            note = f"{done} of {row.ahead[1]} run"
     name = named(layout, row, under_claim=True)
     gains = [_gain(one) for one in _under(layout, row)]
     known = [gain for gain in gains if gain is not None]
