@@ -30,9 +30,14 @@ extensions = [
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 3
 html_math_renderer = "mathml"
-autodoc_typehints = "none"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+python_use_unqualified_type_names = True
+maximum_signature_line_length = 90
 html_theme = "furo"
 html_title = "stochbatch"
+html_static_path = ["pages.css"]
+html_css_files = ["pages.css"]
 exclude_patterns = ["_build", "reports"]
 # Reports of studies are pages of their own, copied as they are.
 html_extra_path = ["reports"]

@@ -1,5 +1,7 @@
 """Pages that are made from the code: help of all commands, tables of names, formulas as MathML.
 
+A ``<picture>`` in a page, as a code host shows it, becomes two images of which the theme shows one.
+
 ``.. command-help::`` prints the ``--help`` of every command, ``.. registry:: METHODS`` the names of
 a registry with a line about each. Formulas become MathML by docutils, which browsers draw without
 a script and without a network.
@@ -9,11 +11,13 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 from typing import Any
 
 import typer
 from docutils import nodes
 from docutils.parsers.rst import Directive
+from docutils.transforms import Transform
 from docutils.utils.math.latex2mathml import tex2mathml
 from typer.testing import CliRunner
 
@@ -85,21 +89,55 @@ class RegistryTable(Directive):
         return [nodes.table("", group)]
 
 
+class Pictures(Transform):
+    """Show the picture that suits the theme, where Markdown has both for a code host."""
+
+    default_priority = 200
+
+    def apply(self) -> None:
+        """Replace every ``<picture>`` by its images."""
+        for raw in list(self.document.findall(nodes.raw)):
+            text = raw.astext()
+            dark = re.search(r'srcset="([^"]+)"', text)
+            light = re.search(r' src="([^"]+)"', text)
+            about = re.search(r'alt="([^"]+)"', text)
+            if text.startswith("<picture>") and dark and light and about:
+                for theme, uri in (("dark", dark[1]), ("light", light[1])):
+                    classes = [f"only-{theme}"]
+                    image = nodes.image(uri=uri, alt=about[1], classes=classes, width="800px")
+                    raw.parent.insert(raw.parent.index(raw), image)
+                raw.parent.remove(raw)
+
+
+def mathml(formula: str, as_block: bool = False) -> str:
+    """Return a formula as MathML: bars in pairs, and subscripts beside a tilde, not below it."""
+    formula = re.sub(r"\|([^|]+)\|", r"\\lvert \1 \\rvert ", formula)
+    found = str(tex2mathml(formula, as_block=as_block))
+    found = found.replace("<mo>|</mo>", '<mo form="postfix">|</mo>')  # no space within a pair
+    tilde = r'<mo stretchy="false">~</mo>'
+    return re.sub(
+        rf"<munderover>\s*(<mi>\w</mi>)\s*(<mi>\w</mi>)\s*({tilde})\s*</munderover>",
+        r'<msub><mover accent="true">\1\3</mover>\2</msub>',
+        found,
+    )
+
+
 def visit_math(translator: Any, node: nodes.math) -> None:
     """Write a formula within a line."""
-    translator.body.append(tex2mathml(node.astext()))
+    translator.body.append(mathml(node.astext()))
     raise nodes.SkipNode
 
 
 def visit_displaymath(translator: Any, node: nodes.math_block) -> None:
     """Write a formula on a line of its own."""
-    translator.body.append(f'<div class="math">{tex2mathml(node.astext(), as_block=True)}</div>')
+    translator.body.append(f'<div class="math">{mathml(node.astext(), as_block=True)}</div>')
     raise nodes.SkipNode
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Register directives and the renderer."""
+    """Register directives, pictures and the renderer."""
     app.add_directive("command-help", CommandHelp)
     app.add_directive("registry", RegistryTable)
+    app.add_transform(Pictures)
     app.add_html_math_renderer("mathml", (visit_math, None), (visit_displaymath, None))
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -36,7 +36,7 @@ def trials(method: str, epochs: int, seeds: int, share: float) -> list[Trial]:
 
 
 def table(results: dict[str, list[Result]]) -> Table:
-    """Return one row a method."""
+    """Return one row per method."""
     rows = Table("method", "seeds", "test accuracy", "standard deviation", "best epoch")
     for method, found in results.items():
         means = [result.accuracy.mean for result in found if result.accuracy is not None]

@@ -3,7 +3,10 @@
 import importlib.util
 import inspect
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -68,6 +71,50 @@ def test_settings_of_choices_exist() -> None:
     for makers in (nets.NETWORKS, training.SCHEDULES):
         known |= {name for make in makers.values() for name in inspect.signature(make).parameters}
     assert named <= known | set(training.Trial.model_fields)
+
+
+PAGE = r"""# A page
+
+Of $|g_j|$ and $\tilde g_j$:
+
+$$
+p = \frac{|g_j| - \mu}{\sigma}
+$$
+
+<picture>
+  <source media="(prefers-color-scheme: dark)" srcset="method-dark.svg">
+  <img alt="A picture" src="method-light.svg" width="800">
+</picture>
+"""
+CONF = """
+extensions = ["myst_parser", "generated"]
+myst_enable_extensions = ["dollarmath"]
+html_math_renderer = "mathml"
+html_theme = "basic"
+"""
+
+
+def test_formulas_and_pictures_need_no_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("myst_parser")
+    pytest.importorskip("sphinx")
+    conf = (DOCS / "conf.py").read_text(encoding="utf-8")
+    assert 'html_math_renderer = "mathml"\n' in conf
+    (tmp_path / "conf.py").write_text(CONF, encoding="utf-8")
+    (tmp_path / "index.md").write_text(PAGE, encoding="utf-8")
+    for theme in ("light", "dark"):
+        name = f"method-{theme}.svg"
+        (tmp_path / name).write_bytes((DOCS / "figures" / name).read_bytes())
+    command = [sys.executable, "-m", "sphinx", "-W", "-q"]
+    environment = {**os.environ, "PYTHONPATH": f"{DOCS}:{DOCS.parent / 'src'}"}
+    subprocess.run([*command, tmp_path, tmp_path / "html"], check=True, env=environment)
+    page = (tmp_path / "html" / "index.html").read_text(encoding="utf-8")
+    assert page.count("<math") == 3
+    assert "munder" not in page  # the subscript stands beside the tilde
+    assert re.search(r'<img[^>]*class="only-dark"[^>]*src="_images/method-dark.svg"', page)
+    assert re.search(r'<img[^>]*class="only-light"[^>]*src="_images/method-light.svg"', page)
+    assert not re.findall(r'(?:src|<link[^>]*href)="(?:https?:)?//[^"]*"', page)
 
 
 def test_links_between_pages_lead_somewhere() -> None:

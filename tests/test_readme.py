@@ -5,6 +5,7 @@ import importlib.util
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from functools import partial
@@ -207,6 +208,44 @@ def test_no_candidate_always_comes_after_the_same() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_wheel_and_sdist_pass_core_tests_where_only_they_are_installed(tmp_path: Path) -> None:
+    """By the tests of the sdist, in environments that borrow torch and pytest, nothing of here."""
+    builder = tmp_path / "builder"
+    subprocess.run([sys.executable, "-m", "venv", str(builder)], check=True)
+    subprocess.run([builder / "bin/pip", "install", "--quiet", "build"], check=True)
+    command = [builder / "bin/python", "-m", "build", "--outdir", str(tmp_path), str(ROOT)]
+    subprocess.run(command, check=True, capture_output=True)
+    (wheel,), (sdist,) = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
+    shutil.unpack_archive(sdist, tmp_path, filter="data")
+    unpacked = tmp_path / sdist.name.removesuffix(".tar.gz")
+    for built in (wheel, sdist):
+        clean = tmp_path / built.suffix
+        subprocess.run([sys.executable, "-m", "venv", str(clean)], check=True)
+        python = [clean / "bin/python"]
+        install = ["-m", "pip", "install", "--quiet", "--no-deps", str(built)]
+        subprocess.run(python + install, check=True)
+        (site,) = clean.glob("lib/*/site-packages")
+        # A path in such a file is not searched for more of them: the clone stays unknown.
+        (site / "borrowed.pth").write_text(str(Path(pytest.__file__).parents[1]))
+        tests = [
+            "tests/test_package.py",
+            "tests/optim/test_algorithm2.py",
+            "tests/optim/test_coins.py",
+        ]
+        environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+        for words in (
+            ["-c", "import stochbatch; print(stochbatch.__file__)"],
+            ["-m", "pytest", *tests],
+        ):
+            done = subprocess.run(
+                python + words, cwd=unpacked, env=environment, capture_output=True, text=True
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+            assert str(clean) in done.stdout or words[0] == "-m", done.stdout
+
+
+@pytest.mark.slow
 def test_pip_install_of_the_clone(tmp_path: Path) -> None:
     """The wheel has the package, its type marker and its licence, and imports elsewhere."""
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
@@ -230,14 +269,24 @@ def test_pip_install_of_the_clone(tmp_path: Path) -> None:
     assert str(tmp_path) in found.stdout
 
 
-def test_the_pictures_are_those_that_their_script_draws() -> None:
-    path = ROOT / "docs" / "figures" / "method.py"
-    spec = importlib.util.spec_from_file_location("method_picture", path)
+@pytest.mark.parametrize("name", ["method", "published"])
+def test_the_pictures_are_those_that_their_script_draws(name: str) -> None:
+    path = ROOT / "docs" / "figures" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"{name}_picture", path)
     picture = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(picture)
     for theme, colours in picture.COLOURS.items():
-        drawn = path.with_name(f"method-{theme}.svg").read_text(encoding="utf-8")
+        drawn = path.with_name(f"{name}-{theme}.svg").read_text(encoding="utf-8")
         assert drawn == picture.drawing(colours)
+        assert f"{name}-{theme}.svg" in README
+
+
+def test_gains_in_the_readme_are_those_of_the_picture() -> None:
+    desc = (ROOT / "docs/figures/published-light.svg").read_text(encoding="utf-8")
+    found = re.findall(r"published (\S+),[^;]*; ours undecided (\S+) \(", desc)
+    said = re.findall(r"\| (\S+), (\S+) \(undecided\) \|", README)
+    assert len(found) == 2
+    assert said == found
 
 
 def test_links_lead_somewhere() -> None:

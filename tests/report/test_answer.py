@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from stochbatch.report.answer import cards, clause, counted, headline, kind, numbers, sentences
+from stochbatch.report.answer import (
+    cards,
+    clause,
+    counted,
+    headline,
+    kind,
+    named,
+    numbers,
+    sentences,
+)
 from stochbatch.report.charts import forest
 from stochbatch.report.layout import Layout
 from stochbatch.studies import SCALES, STUDIES, Scale, Study, StudyResults, collect
@@ -277,6 +287,17 @@ def test_a_gain_is_called_a_gain(verdict: str, says: str) -> None:
     assert forest(found).groups[0][1][0].seeds == found.claims[0].by_seed
 
 
+def test_one_place_is_not_called_an_average() -> None:
+    low, high = [50.0, 51.0, 52.0], [51.0, 53.0, 53.5]
+    found = Layout.of(results(*[low, high, low, high] * 2, study=GROWTH))
+    one = replace(judged(found.claims[0], "better"), ahead=(1, 1))
+    assert numbers(one).startswith("The gain of SBS over SGD at share 0.25 is 1.00 points above")
+    assert named(found, one, under_claim=True) == "the whole table"
+    two = replace(one, ahead=(1, 2))
+    assert numbers(two).startswith("Averaged over 2 places, the gain of SBS")
+    assert named(found, two, under_claim=True) == "all 2 places"
+
+
 def test_a_gain_does_not_share_a_clause_with_what_is_no_gain() -> None:
     own = Claim(axis="method", better="SBS", than="SGD")
     study = GROWTH.model_copy(update={"claims": [own, *GROWTH.claims]})
@@ -284,3 +305,14 @@ def test_a_gain_does_not_share_a_clause_with_what_is_no_gain() -> None:
     text = headline(Layout.of(results(*[low, high, low, high] * 2, study=study)))
     assert "SBS" in text.split(";")[0]
     assert "the gain of" in text.lower() or text.startswith(("Of the", "None of", "No verdict"))
+
+
+def test_a_table_of_which_a_part_was_run_is_not_said_to_be_ahead_in_it() -> None:
+    """One place of 24 has all its pairs: that says nothing of the other 23."""
+    runs = Path(__file__).parents[2] / "docs" / "evidence" / "partial-data-small"
+    found = Layout.of(collect(STUDIES["partial-data"], SCALES["small"], runs))
+    text = " ".join(sentences(found))
+    assert "No seed of SBS and SGD is over in all 24 places yet." in text
+    assert "In the 1 place of 24 run so far the difference is +1.10 points." in text
+    assert "ahead in" not in text
+    assert forest(found).groups[0][1][0].note == "1 of 24 run"

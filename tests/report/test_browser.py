@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +17,9 @@ from tests.report.test_figures import epochs, made_up
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium on the path")
 
-WIDTHS = (320, 390, 720, 768, 1280, 1920)
+WIDTHS = (320, 390, 480, 640, 720, 721, 768, 900, 1280, 1920)
+AXE = os.environ.get("AXE_CORE", "")
+"""Where axe.min.js of the npm package axe-core lies; the workflow installs it."""
 CHECKS = """
 (() => {
   const found = [], all = [...document.querySelectorAll("body *")];
@@ -84,6 +88,45 @@ def test_nothing_overlaps_or_leaves_the_window(
         browser.open(request.getfixturevalue(name), width, scheme)
         assert (width, browser.run(CHECKS)) == (width, [])
     assert browser.said == []
+
+
+@pytest.mark.parametrize("font", ["DejaVu Sans", "DejaVu Sans Condensed"])
+@pytest.mark.parametrize("name", ["begun", "many"])
+def test_a_wide_and_a_narrow_font_fit_too(
+    name: str, font: str, browser: Chromium, request: pytest.FixtureRequest
+) -> None:
+    for width in (390, 768, 1280):
+        browser.open(request.getfixturevalue(name), width)
+        browser.run(f"document.documentElement.style.fontFamily = '{font}'")
+        browser.run(f"document.body.style.fontFamily = '{font}'")
+        assert (width, browser.run(CHECKS)) == (width, [])
+
+
+def violations(browser: Chromium) -> list[str]:
+    """Return what axe-core finds on the page that is open, a line per rule."""
+    browser.run(Path(AXE).read_text(encoding="utf-8") + "; 0")
+    script = "axe.run().then((found) => JSON.stringify(found.violations))"
+    options = {"awaitPromise": True, "returnByValue": True}
+    found = browser.call("Runtime.evaluate", expression=script, **options)["result"]["value"]
+    return [f"{one['id']}: {one['nodes'][0]['html']}" for one in json.loads(found)]
+
+
+@pytest.mark.skipif(not AXE, reason="AXE_CORE does not name axe.min.js")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", ["begun", "many"])
+def test_axe_finds_no_violation(
+    name: str, scheme: str, browser: Chromium, request: pytest.FixtureRequest
+) -> None:
+    for width in (390, 1280):
+        browser.open(request.getfixturevalue(name), width, scheme)
+        assert (width, violations(browser)) == (width, [])
+
+
+@pytest.mark.skipif(not AXE, reason="AXE_CORE does not name axe.min.js")
+def test_axe_would_find_one(browser: Chromium, begun: str) -> None:
+    browser.open(begun)
+    browser.run("document.documentElement.removeAttribute('lang')")
+    assert [line.split(":")[0] for line in violations(browser)] == ["html-has-lang"]
 
 
 def test_the_checks_see_what_is_wrong(browser: Chromium, begun: str) -> None:

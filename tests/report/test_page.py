@@ -102,7 +102,7 @@ def test_the_page_says_what_was_reduced_and_run(page: Page) -> None:
     text = " ".join("".join(page.text).split())
     assert SCALE.summary in text
     assert (
-        "Trained here: vgg_tiny of width 0.25 on 1/10 of digits for 2 epochs, 3 trials a cell."
+        "Trained here: vgg_tiny of width 0.25 on 1/10 of digits for 2 epochs, 3 trials per cell."
         in text
     )
     assert "Accuracies at this scale are not comparable with the published ones" in text

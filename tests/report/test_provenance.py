@@ -158,9 +158,9 @@ def test_a_run_whose_metrics_cannot_be_read_is_named_and_not_drawn(tmp_path: Pat
 def test_a_part_says_that_it_is_one() -> None:
     study = finished_study()
     part = collect(STUDY, SCALE, study.root, only=ONLY, repetitions=2)
-    assert part.narrowed == "2 of 4 cells, 2 of 3 trials a cell"
+    assert part.narrowed == "2 of 4 cells, 2 of 3 trials per cell"
     assert Layout.of(part).cautions == [
-        "This is a part of the study: 2 of 4 cells, 2 of 3 trials a cell."
+        "This is a part of the study: 2 of 4 cells, 2 of 3 trials per cell."
     ]
     assert collect(STUDY, SCALE, study.root, repetitions=4).narrowed == ""
     assert collect(STUDY, SCALES["paper"], study.root).narrowed == ""
@@ -171,7 +171,7 @@ def test_diverged_trials_are_seen_in_every_table(tmp_path: Path) -> None:
     text = latex(layout)
     assert r"$^{\dagger}$ &" in text
     assert "Dagger: some of its trials diverged" in text
-    assert "Trials a cell: 0 to 3." in text
+    assert "Trials per cell: 0 to 3." in text
     write_report(layout.results, tmp_path, figures=False)
     assert "(3, 3 diverged)" in (tmp_path / "table.md").read_text(encoding="utf-8")
     assert ">3, 3 diverged</td>" in (tmp_path / "index.html").read_text(encoding="utf-8")

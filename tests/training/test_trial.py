@@ -308,7 +308,9 @@ def test_the_usual_rates_are_those_of_the_article_s_studies() -> None:
     for study in ("comparison", "lr-schedules"):
         for cell in STUDIES[study].cells(SCALES["paper"]):
             trial = cell.trial(0)
-            printed = cell.coordinates.get("method") == "Entropy-SGD as printed"  # a rate of its own
+            printed = (
+                cell.coordinates.get("method") == "Entropy-SGD as printed"
+            )  # a rate of its own
             if METHODS[trial.method].usual_lr and not printed:
                 usual = Trial(method=trial.method)
                 assert (usual.lr, usual.schedule) == (trial.lr, trial.schedule)

@@ -31,7 +31,7 @@ def get(
 
     Raises:
         DownloadError: a file could not be fetched, or the downloaded file is not the published one.
-        HashError: a file is there already and is not the published one; it is left alone.
+        HashError: a file exists and is not the published one; it is left as it is.
 
     Example:
         >>> from stochbatch import data

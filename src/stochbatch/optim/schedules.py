@@ -19,12 +19,12 @@ class SigmoidLR(LRScheduler):
         \eta_e &= \eta_\text{end} + (\eta_\text{start} - \eta_\text{end})
             (s_e - s_{E-1}) / (s_0 - s_{E-1})
 
-    Call :meth:`step` once an epoch, or once an optimizer step with ``total`` in steps. The
+    Call :meth:`step` once per epoch, or once per optimizer step with ``total`` in steps. The
     first rate is the optimizer's, the last (and every one after it) is ``end_lr``, exactly.
 
     Args:
         optimizer: the optimizer; its ``lr`` is where a group starts.
-        total: number :math:`E` of rates, one an epoch (or step), 1 or more.
+        total: number :math:`E` of rates, one per epoch (or step), 1 or more.
         end_lr: the last rate, for all groups or one a group.
         steepness: slope of the sigmoid, above 0.
         last_epoch: as for torch's schedulers.

@@ -295,7 +295,7 @@ class KnownShards:
 
 
 def _may_look(device: torch.device) -> bool:
-    """Return whether to look costs nothing. On a GPU it is to wait: only when something changed."""
+    """Return whether reading a tensor on the host is free (CPU). On a GPU: only after a change."""
     return device.type == "cpu"
 
 

@@ -221,7 +221,7 @@ def named(layout: Layout, row: ClaimStatistics, under_claim: bool = False) -> st
     pair = f"{_name(claim, claim.better)} against {_name(claim, claim.than)}"
     where = [f"{axis} {label}" for axis, label in row.place.items() if len(layout.labels(axis)) > 1]
     if row.ahead:
-        where = [f"all {row.ahead[1]} places"]
+        where = [f"all {row.ahead[1]} places" if row.ahead[1] > 1 else "the whole table"]
     return ", ".join(([claim.name or pair] if several or not where else []) + where)
 
 
@@ -233,31 +233,43 @@ def numbers(row: ClaimStatistics) -> str:
         subject = row.cell.coordinates[claim.axis]
         rest = row.baseline.coordinates[claim.axis] if row.baseline else rest
     if row.difference is None:
+        if row.ahead and row.ahead[1] > 1:
+            return f"No seed of {subject} and {rest} is over in all {row.ahead[1]} places yet."
         return f"No pair of trials of {subject} and {rest} is over yet."
     size = number(abs(row.difference))
     ahead, behind = ("above", "below") if claim.grows else ("ahead of", "behind")
     how = ahead if row.difference > 0 else behind
     how = f"is {size} points {how}" if float(size) else "is level with"
-    where = f"Averaged over {row.ahead[1]} places, " if row.ahead else ""
+    where = f"Averaged over {row.ahead[1]} places, " if row.ahead and row.ahead[1] > 1 else ""
     count = f"{row.pairs} paired seeds" if row.pairs > 1 else "one paired seed"
     mean = "in the mean of" if row.pairs > 1 else "with"
     text = f"{where}{subject} {how} {rest} {mean} {count}"
+    if claim.grows:
+        text = text[0].upper() + text[1:]
     if row.interval:
         low, high = signed(row.interval.low), signed(row.interval.high)
         text += f" (95 % interval {low} to {high})"
     return f"{text}."
 
 
+def _places_of(some: int, count: int) -> str:
+    """Return how many places of all there are, as words."""
+    return f"{some} {'place' if some == 1 else 'places'} of {count}"
+
+
 def _around(layout: Layout, row: ClaimStatistics) -> list[str]:
     """Return what else a reader must know about a comparison."""
     study, found = layout.results.study, []
-    if row.ahead:
-        there = [
-            one.difference
-            for one in layout.claims
-            if one.claim == row.claim and one.cell and one.difference is not None
-        ]
-        if there:
+    if row.ahead and row.ahead[1] > 1:
+        differences = [one.difference for one in layout.under(row)]
+        there = [one for one in differences if one is not None]
+        if there and len(there) < row.ahead[1]:
+            ends = [signed(end) for end in dict.fromkeys((min(there), max(there)))]
+            found.append(
+                f"In the {_places_of(len(there), row.ahead[1])} run so far the difference is "
+                f"{' to '.join(ends)} points."
+            )
+        elif there:
             found.append(
                 f"It is ahead in {row.ahead[0] or 'none'} of {row.ahead[1]} places; "
                 f"by place from {signed(min(there))} to {signed(max(there))} points."

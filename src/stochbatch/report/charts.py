@@ -147,9 +147,12 @@ def _comparison(layout: Layout, row: ClaimStatistics) -> Comparison:
     if row.cell and (claim.chooses or claim.best):
         other = row.baseline.coordinates[claim.axis] if row.baseline else "what was left out"
         note = f"{row.cell.coordinates[claim.axis]} against {other}"
-    elif row.ahead:
+    elif row.ahead and row.ahead[1] > 1:
         more = "larger" if claim.grows else "ahead"
         note = f"{more} in {row.ahead[0]} of {row.ahead[1]}"
+        done = sum(one.difference is not None for one in layout.under(row))
+        if not claim.grows and done < row.ahead[1]:
+            note = f"{done} of {row.ahead[1]} run"
     name = named(layout, row, under_claim=True)
     return Comparison(row, kind(row), name, note, row.by_seed, layout.published(row))
 

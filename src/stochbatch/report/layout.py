@@ -61,6 +61,10 @@ class Layout:
         """What the trials say on the claims, in all their places."""
         return self.statistics.claims
 
+    def under(self, row: ClaimStatistics) -> list[ClaimStatistics]:
+        """Return the comparisons in single places that one over all places is made of."""
+        return [one for one in self.claims if one.claim == row.claim and one.cell]
+
     def published(self, row: ClaimStatistics) -> float | None:
         """Return the article's difference of a comparison; None where it lacks one of its cells."""
         if not row.ahead:
@@ -205,7 +209,7 @@ class Layout:
         return (
             f"Trained here: {several('network')}{'' if width == '1' else f' of width {width}'} on "
             f"{several('share', _part)} of {several('dataset')} for {several('epochs')} epochs, "
-            f"{most} trials a cell."
+            f"{most} trials per cell."
         )
 
     @property

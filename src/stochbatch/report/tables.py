@@ -116,7 +116,7 @@ def cells_in_print(layout: Layout) -> Table:
     brackets = ", in brackets the published mean" if study.published else ""
     caption = (
         f"{layout.caption} Mean ± half of the 95 % interval over the "
-        f"trials{brackets}. Trials a cell: {layout.trials_a_cell}. {scale.summary} "
+        f"trials{brackets}. Trials per cell: {layout.trials_a_cell}. {scale.summary} "
         f"{' '.join([layout.trained, layout.comparable, *layout.cautions])}"
     )
     if any(found.diverged for found in layout.statistics.cells):

@@ -156,7 +156,7 @@ def run_stages(
     run_trials: Callable[..., Count] | None = None,
     **options: Any,
 ) -> tuple[StudyResults, Count]:
-    """Run what is missing of a study until nothing is: each stage of tuning asks for the next.
+    """Run the missing trials of a study until none is left: each stage of tuning asks for the next.
 
     ``look`` collects the results so far; options are passed on to ``run_trials``, an engine's
     function, by default this machine's.

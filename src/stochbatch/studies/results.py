@@ -107,7 +107,7 @@ def collect(
         f"{part} of {whole} {what}"
         for part, whole, what in (
             (len(cells), len(study.cells(scale)), "cells"),
-            (count, usual, "trials a cell"),
+            (count, usual, "trials per cell"),
         )
         if part < whole
     ]

@@ -89,7 +89,7 @@ _OWN = (
     ),
     Scale(
         "demo",
-        "vgg_tiny on a part of the digits for 12 epochs: seconds a cell.",
+        "vgg_tiny on a part of the digits for 12 epochs: seconds per cell.",
         repetitions=3,
         fields={"dataset": "digits", "network": "vgg_tiny", "epochs": 12},
         factors={"share": 0.25},
