@@ -119,6 +119,8 @@ class Run:
         torch.set_num_threads(1 if draw.random() < 0.8 else 2)
         self.weights, self.groups = [], []
         whole = {"seed": draw.randrange(2**64), "skip_nonfinite": draw.random() < 0.8}
+        whole["coin"] = "none" if draw.random() < 0.1 else "scalar"
+        self.whole = whole
         for _ in range(draw.randint(1, 3)):
             own = [self.weight() for _ in range(draw.randint(1, 4))]
             self.weights += own
@@ -141,7 +143,9 @@ class Run:
                 lambda t: torch.stack([t, t], dim=-1)[..., 0],
             ]
             return torch.nn.Parameter(self.draw.choice(change)(value))
-        dtypes = [torch.float32] * 4 + [torch.float64, torch.bfloat16, torch.float16]
+        dtypes = [torch.float32] * 4 + [torch.bfloat16, torch.float16]
+        if self.whole["coin"] != "none":  # whose doubles differ in the last place
+            dtypes += [torch.float64]
         return torch.nn.Parameter(laid_out(self.draw, value.to(self.draw.choice(dtypes))))
 
     def make(self) -> Any:

@@ -65,6 +65,10 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     return bool((same | (one.isnan() & other.isnan())).all())
 
 
+def close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return torch.allclose(one, other, rtol=1e-12, atol=1e-13, equal_nan=True)
+
+
 def assert_same_run(
     options: dict,
     *,
@@ -91,11 +95,14 @@ def assert_same_run(
                 weights[3].grad = None
             optimizer.step()
         (eager, one), (compiled, two) = runs
+        # The order of a sum shows in the probabilities of doubles, which the mean field moves by.
+        rounds = dtype == torch.float64 and options.get("coin") == "none"
+        same = close if rounds else same_bits
         for left, right in zip(eager, compiled, strict=True):
-            assert same_bits(left, right)
+            assert same(left, right)
             for name in ("grad_mean", "batches", "momentum_buffer"):
                 if name in one.state[left]:
-                    assert same_bits(one.state[left][name], two.state[right][name]), name
+                    assert same(one.state[left][name], two.state[right][name]), name
             if left.numel():
                 tallies = one.state[left]["tally"], two.state[right]["tally"]
                 torch.testing.assert_close(*tallies, rtol=2e-6, atol=1e-7, equal_nan=True)

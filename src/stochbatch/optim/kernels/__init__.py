@@ -59,10 +59,10 @@ def measure(plan: Plan) -> Tensor | None:
     if plan.work is None or (plan.work.waits and native.ready()):
         plan.work = _arrange(plan)
     rows, division = plan.work.native, plan.work.torch
-    if rows is not None and not (rows.double or division or plan.seats):
+    if rows is not None and division is None and not plan.seats:
         return None
     sums = None if rows is None else rows.measure(plan)
-    return eager.measure(plan, division, rows.double if rows else [], sums)
+    return sums if division is None else eager.measure(plan, division, sums)
 
 
 def move(plan: Plan, sums: Tensor | None) -> tuple[Tensor | None, Tensor | None]:

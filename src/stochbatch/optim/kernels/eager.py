@@ -118,18 +118,12 @@ def _low(layer: Layer) -> Tensor:
     return element_index(device).low(piece).reshape(-1)
 
 
-def measure(
-    plan: Plan, division: Division | None, others: Sequence[int], sums: Tensor | None
-) -> Tensor:
-    """Return what ``kernels.measure`` does.
-
-    Measured here are the layers of the division and those at the places ``others``; ``sums`` has
-    the rest.
-    """
-    moments = compiled.whole_moments if division and division.compiles else sums_of
+def measure(plan: Plan, division: Division, sums: Tensor | None) -> Tensor:
+    """Return what ``kernels.measure`` does; ``sums`` has the layers not measured here."""
+    moments = compiled.whole_moments if division.compiles else sums_of
     like = plan.facts.size
     columns = [like] * len(plan.layers) if sums is None else [*sums.to(like).unbind(1)]
-    for place in (*(division.places if division else ()), *others):
+    for place in division.places:
         columns[place] = moments(plan.grads[place]).to(like)
     return torch.stack(columns, dim=1)
 

@@ -1,7 +1,8 @@
 // One SBS step over layers on the CPU: statistics, scores, update, tally.
 //
 // Plain C interface, no torch headers: it builds in seconds and depends on no ABI but C's.
-// The update is bit-identical to the eager step. What that takes:
+// The update is bit-identical to the eager step (of doubles only with a coin: their probabilities
+// may differ in the last place, as the order of a sum shows there). What that takes:
 //   * -ffp-contract=off: the compiler may not fuse; fma stands exactly where torch's
 //     kernels fuse (torch.add with alpha, torch.addcmul);
 //   * divisions are divisions (no reciprocal estimates) and the power of two is the same
@@ -35,7 +36,6 @@ constexpr int64_t kChunk = 1 << 15;  // what a thread takes at a time
 constexpr int64_t kRun = 1 << 9;     // elements whose chances wait in the first-level cache
 constexpr int kReadings = 3;
 constexpr double kBitsPerNat = 1.4426950408889634;
-constexpr double kZeroSpread = 1e-6;
 constexpr int kMostBatches = std::numeric_limits<int16_t>::max();
 
 // ---- What Python passes; every field is 8 bytes so that array('q') / array('d') are these. ----
@@ -114,6 +114,7 @@ template <typename Vector, typename T>
 inline void store(T *to, Vector vector) {
   std::memcpy(to, &vector, sizeof vector);
 }
+inline Doubles widen(Doubles x) { return x; }
 inline Floats abs(Floats x) { return (Floats)((Lanes<float>::Bits)x & 0x7FFFFFFFu); }
 inline Doubles abs(Doubles x) { return (Doubles)((Lanes<double>::Bits)x & (~0ull >> 1)); }
 
@@ -239,6 +240,8 @@ void narrow_all(uint16_t *to, const float *from, Dtype dtype, int64_t n) {
     convert_all(to, from, n, [](uint16_t *t, const float *f)
                                  INLINE_LAMBDA { store(t, to_half(load<Floats>(f))); });
 }
+// The standard deviation relative to the mean below which there is no spread, only rounding.
+constexpr double tolerance(Dtype weight) { return weight == kFloat64 ? 1e-12 : 1e-6; }
 constexpr bool is_half(Dtype dtype) { return dtype == kBfloat16 || dtype == kFloat16; }
 constexpr int64_t bytes_of(Dtype dtype) {
   return dtype == kFloat64 ? sizeof(double) : is_half(dtype) ? sizeof(uint16_t) : sizeof(float);
@@ -272,19 +275,21 @@ class Sweep {
  public:
   explicit Sweep(double from) : from_(from) {}
 
-  void add(const float *grad, int64_t n) {
+  template <typename Real>
+  void add(const Real *grad, int64_t n) {
+    typedef std::conditional_t<std::is_same<Real, double>::value, Doubles, HalfFloats> Vector;
     constexpr int step = Lanes<double>::count;
     int64_t i = 0;
     for (; i + kWays * step <= n; i += kWays * step) {
 #pragma GCC unroll 4
       for (int way = 0; way < kWays; ++way) {
-        const Doubles d = abs(widen(load<HalfFloats>(grad + i + way * step))) - from_;
+        const Doubles d = abs(widen(load<Vector>(grad + i + way * step))) - from_;
         sum_[way] += d;
         square_[way] = fma(d, d, square_[way]);
       }
     }
     for (; i < n; ++i) {
-      const double d = std::fabs(static_cast<double>(load<float>(grad + i))) - from_;
+      const double d = std::fabs(static_cast<double>(load<Real>(grad + i))) - from_;
       rest_.total += d;
       rest_.squares += d * d;
     }
@@ -309,11 +314,9 @@ class Sweep {
 
 Sums sweep(const char *grad, Dtype dtype, int64_t n, double from) {
   Sweep sweep(from);
-  if (!is_half(dtype)) {
-    sweep.add(reinterpret_cast<const float *>(grad), n);
-    return sweep.sums();
-  }
-  for (int64_t at = 0, some; at < n; at += some) {
+  if (dtype == kFloat32) sweep.add(reinterpret_cast<const float *>(grad), n);
+  if (dtype == kFloat64) sweep.add(reinterpret_cast<const double *>(grad), n);
+  for (int64_t at = 0, some; is_half(dtype) && at < n; at += some) {
     some = std::min(kRun, n - at);
     alignas(64) float wide[kRun];
     widen_all(wide, reinterpret_cast<const uint16_t *>(grad) + at, dtype, some);
@@ -678,7 +681,7 @@ std::vector<double> shifts(const std::vector<Moments> &moments, const Facts *fac
       if (static_cast<int>(o.reading) != r || moments[l].mean == 0) continue;
       const int64_t c = facts[l].peers;
       const double std = std::sqrt(variance[c] / weight[c]);
-      const bool flat = std <= kZeroSpread * mean[c];
+      const bool flat = std <= tolerance(facts[l].weight) * mean[c];
       result[l] = o.lambd * (flat ? 0.0 : (score(l, r) - mean[c]) / std);
     }
   }
@@ -691,7 +694,7 @@ std::vector<Scores> scores_of(const std::vector<Moments> &moments, const Facts *
   std::vector<Scores> scores(moments.size());
   for (size_t l = 0; l < scores.size(); ++l) {
     const Moments &m = moments[l];
-    const bool flat = m.std <= kZeroSpread * m.mean;
+    const bool flat = m.std <= tolerance(facts[l].weight) * m.mean;
     const double slope = (flat ? 0.0 : options[facts[l].group].alpha / m.std) * kBitsPerNat;
     scores[l] = {m.mean, slope, shift[l] * kBitsPerNat};
   }
@@ -706,17 +709,15 @@ std::vector<Chunk> divide(int64_t count, const Facts *facts) {
   return chunks;
 }
 
-// Sum and squared deviations of what is here of each layer, but for those of doubles: the last bits
-// of their sums would show.
+// Sum and squared deviations of what is here of each layer.
 std::vector<Sums> add_up(int64_t count, const Memory *memory, const Facts *facts,
                          const std::vector<Chunk> &chunks, int threads) {
   const int64_t pieces = static_cast<int64_t>(chunks.size());
-  std::vector<Sums> sums(chunks.size(), {0, 0}), layers(count, {0, 0});
+  std::vector<Sums> sums(chunks.size()), layers(count, {0, 0});
   share_out(pieces, threads, [&](int64_t i) {
     const Chunk &c = chunks[i];
     const Dtype dtype = facts[c.layer].grad;
-    if (dtype != kFloat64)
-      sums[i] = measure(memory[c.layer].grad + c.start * bytes_of(dtype), dtype, c.length);
+    sums[i] = measure(memory[c.layer].grad + c.start * bytes_of(dtype), dtype, c.length);
   });
   for (int64_t i = 0; i < pieces; ++i) layers[chunks[i].layer].total += sums[i].total;
   for (int64_t i = 0; i < pieces; ++i) {  // Chan, Golub, LeVeque 1979

@@ -88,8 +88,6 @@ class Rows:
 
     def __init__(self, plan: Plan, places: list[int]) -> None:
         self._places = places
-        self.double = [p for p in places if plan.layers[p].weight.dtype is torch.float64]
-        """Places of layers that torch measures: the last bits of their sums would show."""
         self._weights = [plan.layers[place].weight for place in places]
         # Strides are in the stamp of the plan.
         self._copied = [
