@@ -75,12 +75,12 @@ def laid_out(draw: random.Random, value: Any) -> Any:
         return value.contiguous(memory_format=torch.channels_last)
     how = draw.random()
     if how < 0.2 and value.numel():  # inside of a larger tensor, between others' memory
-        room = torch.full((value.numel() + 5,), math.nan)
+        room = torch.full((value.numel() + 5,), math.nan, dtype=value.dtype)
         room[3:-2] = value.reshape(-1)
         return room[3:-2].view(value.shape)
     if how < 0.3 and value.numel():  # at an odd address
-        raw = bytearray(b"\0" + value.contiguous().numpy().tobytes())
-        return torch.frombuffer(raw, dtype=torch.float32, offset=1).view(value.shape)
+        raw = bytearray(b"\0" + bytes(value.contiguous().reshape(-1).view(torch.uint8).numpy()))
+        return torch.frombuffer(raw, dtype=value.dtype, offset=1).view(value.shape)
     return value
 
 
@@ -96,6 +96,7 @@ def gradient_of(draw: random.Random, weight: Any, generator: Any) -> Any:
         noise = torch.full_like(noise, draw.choice([0.0, 1.0, -1e-30, 1e30]))
     elif luck < 0.23 and noise.numel():
         noise.view(-1)[draw.randrange(noise.numel())] = draw.choice([math.nan, math.inf, -math.inf])
+    noise = noise.to(weight.dtype)
     if luck < 0.4:
         return laid_out(draw, noise)
     if luck < 0.45 and noise.dim():
@@ -118,6 +119,8 @@ class Run:
         torch.set_num_threads(1 if draw.random() < 0.8 else 2)
         self.weights, self.groups = [], []
         whole = {"seed": draw.randrange(2**64), "skip_nonfinite": draw.random() < 0.8}
+        whole["coin"] = "none" if draw.random() < 0.1 else "scalar"
+        self.whole = whole
         for _ in range(draw.randint(1, 3)):
             own = [self.weight() for _ in range(draw.randint(1, 4))]
             self.weights += own
@@ -135,14 +138,15 @@ class Run:
         value = torch.randn(shape_of(self.draw), generator=self.generator)
         if self.odd and self.draw.random() < 0.4:
             change: list[Callable[[Any], Any]] = [
-                lambda t: t.double(),
-                lambda t: t.to(torch.bfloat16),
                 lambda t: torch.complex(t, -t),
                 lambda t: t.T if t.dim() == 2 else t,
                 lambda t: torch.stack([t, t], dim=-1)[..., 0],
             ]
             return torch.nn.Parameter(self.draw.choice(change)(value))
-        return torch.nn.Parameter(laid_out(self.draw, value))
+        dtypes = [torch.float32] * 4 + [torch.bfloat16, torch.float16]
+        if self.whole["coin"] != "none":  # whose doubles differ in the last place
+            dtypes += [torch.float64]
+        return torch.nn.Parameter(laid_out(self.draw, value.to(self.draw.choice(dtypes))))
 
     def make(self) -> Any:
         """Return a new optimizer of these groups."""
@@ -162,7 +166,7 @@ class Run:
         draw = self.draw
         for weight in self.weights:
             real = torch.view_as_real(weight.detach()) if weight.is_complex() else weight.detach()
-            grad = gradient_of(draw, real.float(), self.generator)
+            grad = gradient_of(draw, real, self.generator)
             if grad is not None:
                 grad = grad.to(real.dtype)
                 if weight.is_complex():

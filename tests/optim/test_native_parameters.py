@@ -51,9 +51,8 @@ def test_weights_replaced_between_steps_are_the_ones_that_move() -> None:
 @pytest.mark.parametrize(
     "weight",
     [
-        torch.ones(4, dtype=torch.float64),
-        torch.ones(4, dtype=torch.bfloat16),
         torch.ones(8)[::2],
+        torch.ones(8, dtype=torch.bfloat16)[::2],
         torch.ones(5, 4).t(),
     ],
     ids=lambda w: f"{w.dtype} {w.stride()}",
@@ -62,7 +61,7 @@ def test_what_cannot_be_fused_is_refused_or_taken_eagerly(weight: torch.Tensor) 
     parameter = nn.Parameter(weight)
     parameter.grad = torch.ones_like(parameter)
     refusing = SBS([parameter], fused=True)
-    with pytest.raises(RuntimeError, match="fused=True needs plain, dense float32 parameters"):
+    with pytest.raises(RuntimeError, match="fused=True needs plain, dense parameters on the CPU"):
         refusing.step()
     assert refusing.steps == 0
     assert torch.equal(parameter, weight)
@@ -83,15 +82,15 @@ def test_what_is_frozen_may_be_of_any_dtype(dtype: torch.dtype) -> None:
     assert torch.equal(frozen, torch.ones(8, dtype=dtype))
 
 
-def test_a_network_that_becomes_one_of_float32_is_fused_from_then_on() -> None:
+def test_a_network_that_changes_its_dtype_stays_fused() -> None:
     network = nn.Linear(200, 200).double()
-    optimizer = SBS(network.parameters())
-    for dtype, expected in ((torch.float64, False), (torch.float32, True)):
+    optimizer = SBS(network.parameters(), fused=True)
+    for dtype in (torch.float64, torch.bfloat16):
         network.to(dtype)
         optimizer.zero_grad()
         network(torch.ones(1, 200, dtype=dtype)).sum().backward()
         optimizer.step()
-        assert moves_natively(optimizer) is expected
+        assert moves_natively(optimizer)
     assert optimizer.steps == 2
 
 
@@ -227,8 +226,8 @@ def test_an_optimizer_without_parameters_steps() -> None:
     assert optimizer.steps == 0
 
 
-def test_a_double_precision_model_does_not_ask_for_the_library(monkeypatch) -> None:
+def test_a_slice_does_not_ask_for_the_library(monkeypatch) -> None:
     monkeypatch.setattr(native, "library", lambda: pytest.fail("asked"))
-    weight = nn.Parameter(torch.zeros(9, dtype=torch.float64))
+    weight = nn.Parameter(torch.zeros(18)[::2])
     weight.grad = torch.ones_like(weight)
     SBS([weight]).step()

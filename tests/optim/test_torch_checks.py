@@ -239,16 +239,7 @@ def test_parameters_of_any_memory_layout_move_alike(name: str, kwargs: dict) -> 
 
 
 @pytest.mark.parametrize(
-    "dtype",
-    [
-        torch.float32,
-        *(
-            pytest.param(
-                dtype, marks=pytest.mark.xfail(reason="float32 only on the CPU", strict=True)
-            )
-            for dtype in (torch.float64, torch.float16, torch.bfloat16)
-        ),
-    ],
+    "dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str
 )
 @pytest.mark.skipif(not available(), reason="no C++ compiler that can build the step")
 def test_the_fused_step_is_the_plain_one(dtype: torch.dtype) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from stochbatch.optim.kernels import compiled, eager, native
 from stochbatch.optim.plan import Plan
+from stochbatch.optim.probability import layer_scores, measured
 
 
 class Work(NamedTuple):
@@ -40,8 +41,8 @@ def _arrange(plan: Plan) -> Work:
     compiles = compiled.worthwhile(plan, rest)
     if fused and rest and not compiles and not torch._C._len_torch_dispatch_stack():
         raise RuntimeError(
-            "fused=True needs plain, dense float32 parameters on the CPU, contiguous or "
-            "channels-last, or parameters on a GPU: use fused=None"
+            "fused=True needs plain, dense parameters on the CPU, contiguous or channels-last, in "
+            "float32, float64, bfloat16 or float16, or parameters on a GPU: use fused=None"
         )
     return Work(
         native.Rows(plan, fits) if fits else None,
@@ -57,12 +58,11 @@ def measure(plan: Plan) -> Tensor | None:
     """
     if plan.work is None or (plan.work.waits and native.ready()):
         plan.work = _arrange(plan)
-    if plan.work.native is None:
-        assert plan.work.torch is not None, "a plan has layers"
-        return eager.measure(plan, plan.work.torch, None)
-    if plan.work.torch is None:
-        return plan.work.native.measure(plan) if plan.seats else None
-    return eager.measure(plan, plan.work.torch, plan.work.native.measure(plan))
+    rows, division = plan.work.native, plan.work.torch
+    if rows is not None and division is None and not plan.seats:
+        return None
+    sums = None if rows is None else rows.measure(plan)
+    return sums if division is None else eager.measure(plan, division, sums)
 
 
 def move(plan: Plan, sums: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
@@ -77,14 +77,16 @@ def move(plan: Plan, sums: Tensor | None) -> tuple[Tensor | None, Tensor | None]
         assert work.native is not None, "only its layers come without sums"
         work.native.step(plan)
         return None, None
+    if work.torch is not None and work.torch.compiles:
+        # raises if measuring has shown that no compiler works
+        compiled.worthwhile(plan, work.torch.places)
     seen = torch.zeros(len(plan.layers), 2, dtype=torch.float32, device=sums.device)
+    moments = measured(sums, plan.facts.size)
+    verdict, scores = eager.decide(plan, moments), layer_scores(moments, plan.facts)
     if work.torch is not None:
-        if work.torch.compiles:
-            # raises if measuring has shown that no compiler works
-            compiled.worthwhile(plan, work.torch.places)
-        verdict = eager.move(plan, work.torch, sums, seen)
-    if work.native is not None:
-        return seen, torch.tensor(work.native.move(plan, sums, seen), device=sums.device)
+        eager.move(plan, work.torch, scores, verdict, seen)
+    if work.native is not None and verdict.applies:  # its layers are on the CPU: nothing waits
+        work.native.move(plan, scores, seen)
     plan.step.add_(verdict.applies.to(plan.step.device))
     plan.skipped.add_(verdict.nonfinite.to(plan.step.device))
     return seen, verdict.applies

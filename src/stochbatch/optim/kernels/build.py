@@ -143,6 +143,7 @@ class Library(NamedTuple):
 
     step: Any
     measure: Any
+    move: Any
 
 
 @functools.cache
@@ -153,20 +154,20 @@ def _load() -> Library | UnavailableError:
         return error
     try:
         opened = ctypes.CDLL(str(built))
-        found = Library(opened.sbs_step, opened.sbs_measure)
+        found = Library(opened.sbs_step, opened.sbs_measure, opened.sbs_move)
     except (OSError, AttributeError) as error:
         return UnavailableError(f"the built library does not load, delete it: {error}")
     integer, pointer = ctypes.c_int64, ctypes.c_void_p
-    found.step.argtypes = [
-        *(integer, pointer, pointer, pointer),  # number of layers, Memory, Facts, Options
-        *(ctypes.c_uint64, pointer, pointer),  # seed, step, skipped steps
-        *(ctypes.c_int, ctypes.c_int),  # skip_nonfinite, threads
-        *(pointer, pointer),  # of whole tensors, if layers are parts: Sums, and where to put Seen
-    ]
-    found.step.restype = ctypes.c_int
-    # Number of layers, Memory, Facts, threads, where to put Sums.
-    found.measure.argtypes = [integer, pointer, pointer, ctypes.c_int, pointer]
-    found.measure.restype = None
+    # Number of layers, Memory, Facts.
+    layers = (integer, pointer, pointer)
+    # Options, seed, step, skipped steps, skip_nonfinite, threads.
+    found.step.argtypes = [*layers, pointer, ctypes.c_uint64, pointer, pointer, *[ctypes.c_int] * 2]
+    # Threads, where to put Sums.
+    found.measure.argtypes = [*layers, ctypes.c_int, pointer]
+    # Options, seed, step, threads, Scores, where to put Seen.
+    found.move.argtypes = [*layers, pointer, ctypes.c_uint64, pointer, ctypes.c_int, *[pointer] * 2]
+    for function in found:
+        function.restype = None
     return found
 
 

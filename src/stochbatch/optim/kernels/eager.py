@@ -30,8 +30,6 @@ from stochbatch.optim.probability import (
     Scores,
     accumulation_dtype,
     compute_dtype,
-    layer_scores,
-    measured,
     sums_of,
 )
 from stochbatch.optim.update import advance, rates_of, rule_of
@@ -171,24 +169,20 @@ def _all_zero(rates: Sequence[float | Tensor], like: Tensor) -> Tensor | None:
     return idle
 
 
-def move(plan: Plan, division: Division, sums: Tensor, seen: Tensor) -> Verdict:
+def move(plan: Plan, division: Division, scores: Scores, verdict: Verdict, seen: Tensor) -> None:
     """Move the scalars of the division's layers, if the step counts.
 
-    ``sums`` are of all whole layers of the plan. ``seen``, [layers, 2], receives the sums of
+    ``scores`` are those of all layers of the plan. ``seen``, [layers, 2], receives the sums of
     probabilities and batches of what moved here.
     """
-    moments = measured(sums, plan.facts.size)
-    verdict = decide(plan, moments)
-    scores = layer_scores(moments, plan.facts)
     dtypes = {compute_dtype(plan.layers[place].weight.dtype) for place in division.places}
     in_dtypes = {dtype: scores.in_dtype(dtype) for dtype in dtypes}
-    number = plan.step.to(sums.device)
+    number = plan.step.to(seen.device)
     step = _Step(plan, number, verdict, in_dtypes, stream_keys(plan.roots, number), division)
     for place in division.single:
         seen[place] = _move_one(step, place).to(seen)
     for bundle in division.bundles:
         seen[bundle.rows] = _move_together(step, bundle).to(seen)
-    return verdict
 
 
 class _Step(NamedTuple):

@@ -1,8 +1,9 @@
-// One SBS step over all float32 layers on the CPU: statistics, scores, update, tally.
+// One SBS step over layers on the CPU: statistics, scores, update, tally.
 //
-// Plain C interface, no torch headers: it builds in 3 seconds and depends on no ABI but C's.
-// The update is bit-identical to the eager step. What that takes:
-//   * -ffp-contract=off: the compiler may not fuse; std::fma stands exactly where torch's
+// Plain C interface, no torch headers: it builds in seconds and depends on no ABI but C's.
+// The update is bit-identical to the eager step (of doubles only with a coin: their probabilities
+// may differ in the last place, as the order of a sum shows there). What that takes:
+//   * -ffp-contract=off: the compiler may not fuse; fma stands exactly where torch's
 //     kernels fuse (torch.add with alpha, torch.addcmul);
 //   * divisions are divisions (no reciprocal estimates) and the power of two is the same
 //     polynomial in the same order;
@@ -15,30 +16,38 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 #include <vector>
-#ifdef __AVX2__
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#define AVX2 1
 #include <immintrin.h>
+#else
+#define AVX2 0
+#endif
+#if AVX2 && defined(__AVX512F__) && defined(__AVX512VL__)
+#define AVX512 1
+#else
+#define AVX512 0
 #endif
 
 namespace {
 
-constexpr int64_t kChunk = 1 << 16;  // what a thread takes at a time: long, as prefetching starts anew
+constexpr int64_t kChunk = 1 << 15;  // what a thread takes at a time
 constexpr int64_t kRun = 1 << 9;     // elements whose chances wait in the first-level cache
-constexpr int64_t kAhead = kRun;     // how far to prefetch: the processor's own stops at each page
 constexpr int kReadings = 3;
 constexpr double kBitsPerNat = 1.4426950408889634;
-constexpr double kZeroSpread = 1e-6;
-constexpr int32_t kMostBatches = std::numeric_limits<int32_t>::max();
+constexpr int kMostBatches = std::numeric_limits<int16_t>::max();
 
 // ---- What Python passes; every field is 8 bytes so that array('q') / array('d') are these. ----
 
-struct Memory {  // changes from step to step
-  float *weight;
-  const float *grad;
-  float *grad_mean;  // null in the mean field
-  int32_t *batches;  // null in the mean field
-  float *buffer;     // null without momentum
-  float *tally;   // steps, mean probability, mean batches
+enum Dtype : int64_t { kFloat32, kFloat64, kBfloat16, kFloat16 };  // of weights and gradients
+struct Memory {                                                    // changes from step to step
+  char *weight;
+  const char *grad;
+  char *grad_mean;   // float64 for a float64 weight, else float32; null in the mean field
+  int16_t *batches;  // null in the mean field
+  char *buffer;      // like grad_mean; null without momentum
+  float *tally;      // steps, mean probability, mean batches
 };
 struct Facts {  // stays until parameters or groups change
   int64_t size;   // of what is here
@@ -51,23 +60,49 @@ struct Facts {  // stays until parameters or groups change
   int64_t index;  // of the parameter
   int64_t peers;  // number of its class: layers of one class are compared; 0, 1, 2, ...
   int64_t group;  // which of the options
+  Dtype weight, grad;
 };
 struct Options {  // of a parameter group
   double lr, alpha, lambd, probability /* negative: adaptive */, momentum, weight_decay;
   double reading /* total, mean, weighted */, linear, nesterov, maximize;
 };
 
-// ---- Vectors of 8 ----
+// ---- Vectors ----
+
+#define INLINE __attribute__((always_inline)) inline
+#define INLINE_LAMBDA __attribute__((always_inline))
 
 // Written with the vector types of GCC and Clang and not as loops for the compiler to vectorise:
-// GCC turns "w = drawn ? moved : w" into masked stores, on which AMD processors spend a third of the time.
-constexpr int kLanes = 8;
-typedef float F8 __attribute__((vector_size(32)));
-typedef int32_t I8 __attribute__((vector_size(32)));
-typedef uint32_t U8 __attribute__((vector_size(32)));
-typedef double D4 __attribute__((vector_size(32)));
-typedef int32_t I4 __attribute__((vector_size(16)));
-typedef float F4 __attribute__((vector_size(16)));
+// GCC turns "w = drawn ? moved : w" into masked stores, on which AMD processors spend a third of
+// the time.
+constexpr int kBytes = AVX512 ? 64 : 32;
+#define VECTOR(count, type) __attribute__((vector_size((count) * sizeof(type)))) type
+template <typename Real>
+struct Lanes {};
+template <>
+struct Lanes<float> {
+  static constexpr int count = kBytes / sizeof(float);
+  typedef VECTOR(count, float) Reals;
+  typedef VECTOR(count, int32_t) Masks;
+  typedef VECTOR(count, uint32_t) Bits;
+  typedef VECTOR(count, uint32_t) Words;
+  typedef VECTOR(count, int32_t) Ints;
+  typedef VECTOR(count, int16_t) Shorts;
+};
+template <>
+struct Lanes<double> {
+  static constexpr int count = kBytes / sizeof(double);
+  typedef VECTOR(count, double) Reals;
+  typedef VECTOR(count, int64_t) Masks;
+  typedef VECTOR(count, uint64_t) Bits;
+  typedef VECTOR(count, uint32_t) Words;
+  typedef VECTOR(count, int32_t) Ints;
+  typedef VECTOR(count, int16_t) Shorts;
+};
+typedef Lanes<float>::Reals Floats;
+typedef Lanes<double>::Reals Doubles;
+typedef VECTOR(Lanes<double>::count, float) HalfFloats;  // as many as Doubles
+typedef VECTOR(Lanes<float>::count, uint16_t) Halves;
 
 template <typename Vector, typename T>
 inline Vector load(const T *from) {
@@ -79,26 +114,138 @@ template <typename Vector, typename T>
 inline void store(T *to, Vector vector) {
   std::memcpy(to, &vector, sizeof vector);
 }
-inline F8 all(float x) { return F8{x, x, x, x, x, x, x, x}; }
-inline F8 abs(F8 x) { return (F8)((U8)x & 0x7FFFFFFFu); }
+inline Doubles widen(Doubles x) { return x; }
+inline Floats abs(Floats x) { return (Floats)((Lanes<float>::Bits)x & 0x7FFFFFFFu); }
+inline Doubles abs(Doubles x) { return (Doubles)((Lanes<double>::Bits)x & (~0ull >> 1)); }
 
-#ifdef __FMA__
-inline D4 widen(F4 x) { return (D4)_mm256_cvtps_pd((__m128)x); }  // GCC's own takes 3 times as long
-inline D4 fma(D4 x, D4 y, D4 z) { return (D4)_mm256_fmadd_pd((__m256d)x, (__m256d)y, (__m256d)z); }
-inline F8 fma(F8 x, F8 y, F8 z) { return (F8)_mm256_fmadd_ps((__m256)x, (__m256)y, (__m256)z); }
-// The second operand is the result when either is a NaN.
-inline F8 max(F8 x, F8 y) { return (F8)_mm256_max_ps((__m256)x, (__m256)y); }
-inline F8 min(F8 x, F8 y) { return (F8)_mm256_min_ps((__m256)x, (__m256)y); }
+// GCC's own conversions of vectors take up to 3 times as long.
+#if AVX512
+inline Doubles widen(HalfFloats x) { return (Doubles)_mm512_cvtps_pd((__m256)x); }
+inline Lanes<float>::Ints widen(Lanes<float>::Shorts x) {
+  return (Lanes<float>::Ints)_mm512_cvtepi16_epi32((__m256i)x);
+}
+inline Lanes<float>::Shorts narrow(Lanes<float>::Ints x) {
+  return (Lanes<float>::Shorts)_mm512_cvtepi32_epi16((__m512i)x);
+}
+inline Floats from_half(Halves x) { return (Floats)_mm512_cvtph_ps((__m256i)x); }
+inline Halves to_half(Floats x) { return (Halves)_mm512_cvtps_ph((__m512)x, 0); }
+// Of max and min the second operand is the result when either is a NaN.
+#define FMA(V, T, S)                                                                              \
+  inline V fma(V x, V y, V z) { return (V)_mm512_fmadd_##S((T)x, (T)y, (T)z); }                   \
+  inline V max(V x, V y) { return (V)_mm512_max_##S((T)x, (T)y); }                                \
+  inline V min(V x, V y) { return (V)_mm512_min_##S((T)x, (T)y); }
+FMA(Floats, __m512, ps)
+FMA(Doubles, __m512d, pd)
+#elif AVX2
+inline Doubles widen(HalfFloats x) { return (Doubles)_mm256_cvtps_pd((__m128)x); }
+inline Lanes<float>::Ints widen(Lanes<float>::Shorts x) {
+  return (Lanes<float>::Ints)_mm256_cvtepi16_epi32((__m128i)x);
+}
+inline Lanes<float>::Shorts narrow(Lanes<float>::Ints x) {
+  const __m256i y = (__m256i)x;
+  return (Lanes<float>::Shorts)_mm_packs_epi32(_mm256_castsi256_si128(y),
+                                               _mm256_extracti128_si256(y, 1));
+}
+inline Floats from_half(Halves x) { return (Floats)_mm256_cvtph_ps((__m128i)x); }
+inline Halves to_half(Floats x) { return (Halves)_mm256_cvtps_ph((__m256)x, 0); }
+#define FMA(V, T, S)                                                                              \
+  inline V fma(V x, V y, V z) { return (V)_mm256_fmadd_##S((T)x, (T)y, (T)z); }                   \
+  inline V max(V x, V y) { return (V)_mm256_max_##S((T)x, (T)y); }                                \
+  inline V min(V x, V y) { return (V)_mm256_min_##S((T)x, (T)y); }
+FMA(Floats, __m256, ps)
+FMA(Doubles, __m256d, pd)
 #else
-inline D4 widen(F4 x) { return __builtin_convertvector(x, D4); }
-inline D4 fma(D4 x, D4 y, D4 z) { return x * y + z; }
-inline F8 fma(F8 x, F8 y, F8 z) {
-  for (int i = 0; i < kLanes; ++i) z[i] = std::fma(x[i], y[i], z[i]);
+inline Doubles widen(HalfFloats x) { return __builtin_convertvector(x, Doubles); }
+inline Lanes<float>::Ints widen(Lanes<float>::Shorts x) {
+  return __builtin_convertvector(x, Lanes<float>::Ints);
+}
+inline Lanes<float>::Shorts narrow(Lanes<float>::Ints x) {
+  return __builtin_convertvector(x, Lanes<float>::Shorts);
+}
+inline Floats from_half(Halves x) {
+  Floats result;
+  for (int i = 0; i < Lanes<float>::count; ++i) {
+    _Float16 half;
+    const uint16_t bits = x[i];
+    std::memcpy(&half, &bits, sizeof half);
+    result[i] = static_cast<float>(half);
+  }
+  return result;
+}
+inline Halves to_half(Floats x) {
+  Halves result;
+  for (int i = 0; i < Lanes<float>::count; ++i) {
+    const _Float16 half = static_cast<_Float16>(x[i]);
+    uint16_t bits;
+    std::memcpy(&bits, &half, sizeof bits);
+    result[i] = bits;
+  }
+  return result;
+}
+template <typename V>
+inline V fma(V x, V y, V z) {
+  for (size_t i = 0; i < sizeof x / sizeof x[0]; ++i) z[i] = std::fma(x[i], y[i], z[i]);
   return z;
 }
-inline F8 max(F8 x, F8 y) { return x > y ? x : y; }
-inline F8 min(F8 x, F8 y) { return x < y ? x : y; }
+template <typename V>
+inline V max(V x, V y) { return x > y ? x : y; }
+template <typename V>
+inline V min(V x, V y) { return x < y ? x : y; }
 #endif
+inline Lanes<double>::Ints widen(Lanes<double>::Shorts x) {
+  return __builtin_convertvector(x, Lanes<double>::Ints);
+}
+inline Lanes<double>::Shorts narrow(Lanes<double>::Ints x) {
+  return __builtin_convertvector(x, Lanes<double>::Shorts);
+}
+
+// ---- Half precision: computed in float, in buffers that stay in the first-level cache ----
+
+inline Floats from_bfloat(Halves x) {
+  return (Floats)((Lanes<float>::Bits)widen((Lanes<float>::Shorts)x) << 16);
+}
+inline Halves to_bfloat(Floats x) {
+  typedef Lanes<float>::Bits Bits;
+  const Bits bits = (Bits)x, rounded = bits + 0x7FFFu + ((bits >> 16) & 1u);
+  // An arithmetic shift: what is narrowed fits into 16 bits with a sign.
+  return (Halves)narrow((Lanes<float>::Ints)(x == x ? rounded : Bits{} + 0x7FC00000u) >> 16);
+}
+
+// Convert n numbers, vector by vector; the last one is padded.
+template <typename From, typename To, typename Convert>
+INLINE void convert_all(To *to, const From *from, int64_t n, const Convert &convert) {
+  constexpr int64_t lanes = Lanes<float>::count;
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) convert(to + i, from + i);
+  if (i == n) return;
+  From some[lanes] = {};
+  To converted[lanes];
+  std::copy_n(from + i, n - i, some);
+  convert(converted, some);
+  std::copy_n(converted, n - i, to + i);
+}
+void widen_all(float *to, const uint16_t *from, Dtype dtype, int64_t n) {
+  if (dtype == kBfloat16)
+    convert_all(to, from, n, [](float *t, const uint16_t *f)
+                                 INLINE_LAMBDA { store(t, from_bfloat(load<Halves>(f))); });
+  else
+    convert_all(to, from, n, [](float *t, const uint16_t *f)
+                                 INLINE_LAMBDA { store(t, from_half(load<Halves>(f))); });
+}
+void narrow_all(uint16_t *to, const float *from, Dtype dtype, int64_t n) {
+  if (dtype == kBfloat16)
+    convert_all(to, from, n, [](uint16_t *t, const float *f)
+                                 INLINE_LAMBDA { store(t, to_bfloat(load<Floats>(f))); });
+  else
+    convert_all(to, from, n, [](uint16_t *t, const float *f)
+                                 INLINE_LAMBDA { store(t, to_half(load<Floats>(f))); });
+}
+// The standard deviation relative to the mean below which there is no spread, only rounding.
+constexpr double tolerance(Dtype weight) { return weight == kFloat64 ? 1e-12 : 1e-6; }
+constexpr bool is_half(Dtype dtype) { return dtype == kBfloat16 || dtype == kFloat16; }
+constexpr int64_t bytes_of(Dtype dtype) {
+  return dtype == kFloat64 ? sizeof(double) : is_half(dtype) ? sizeof(uint16_t) : sizeof(float);
+}
 
 // ---- Coins ----
 
@@ -123,113 +270,207 @@ struct Sums {
   double total, squares;  // sum of |g|; sum of its squared deviations from the mean
 };
 
-Sums measure(const float *grad, int64_t n) {
-  constexpr int kWays = 4;  // independent sums: an addition takes 3 or 4 cycles
-  const double count = static_cast<double>(n);
-  const auto sweep = [&](double from) __attribute__((always_inline)) {
-    D4 sum[kWays] = {}, square[kWays] = {};
+// Sums of |g| - from and of its squares.
+class Sweep {
+ public:
+  explicit Sweep(double from) : from_(from) {}
+
+  template <typename Real>
+  void add(const Real *grad, int64_t n) {
+    typedef std::conditional_t<std::is_same<Real, double>::value, Doubles, HalfFloats> Vector;
+    constexpr int step = Lanes<double>::count;
     int64_t i = 0;
-    for (; i + 4 * kWays <= n; i += 4 * kWays) {
-      __builtin_prefetch(grad + i + kAhead);
+    for (; i + kWays * step <= n; i += kWays * step) {
 #pragma GCC unroll 4
       for (int way = 0; way < kWays; ++way) {
-        const D4 d = widen((F4)(load<I4>(grad + i + 4 * way) & 0x7FFFFFFF)) - from;
-        sum[way] += d;
-        square[way] = fma(d, d, square[way]);
+        const Doubles d = abs(widen(load<Vector>(grad + i + way * step))) - from_;
+        sum_[way] += d;
+        square_[way] = fma(d, d, square_[way]);
       }
     }
-    Sums sums = {0, 0};
     for (; i < n; ++i) {
-      const double d = std::fabs(static_cast<double>(load<float>(grad + i))) - from;
-      sums.total += d;
-      sums.squares += d * d;
+      const double d = std::fabs(static_cast<double>(load<Real>(grad + i))) - from_;
+      rest_.total += d;
+      rest_.squares += d * d;
     }
+  }
+
+  Sums sums() const {
+    Sums all = rest_;
     for (int way = 0; way < kWays; ++way)
-      for (int lane = 0; lane < 4; ++lane) {
-        sums.total += sum[way][lane];
-        sums.squares += square[way][lane];
+      for (int lane = 0; lane < Lanes<double>::count; ++lane) {
+        all.total += sum_[way][lane];
+        all.squares += square_[way][lane];
       }
-    return sums;
-  };
-  const Sums sums = sweep(0.0);
+    return all;
+  }
+
+ private:
+  static constexpr int kWays = 4;  // independent sums: an addition takes 3 or 4 cycles
+  const double from_;
+  Doubles sum_[kWays] = {}, square_[kWays] = {};
+  Sums rest_ = {0, 0};
+};
+
+Sums sweep(const char *grad, Dtype dtype, int64_t n, double from) {
+  Sweep sweep(from);
+  if (dtype == kFloat32) sweep.add(reinterpret_cast<const float *>(grad), n);
+  if (dtype == kFloat64) sweep.add(reinterpret_cast<const double *>(grad), n);
+  for (int64_t at = 0, some; is_half(dtype) && at < n; at += some) {
+    some = std::min(kRun, n - at);
+    alignas(64) float wide[kRun];
+    widen_all(wide, reinterpret_cast<const uint16_t *>(grad) + at, dtype, some);
+    sweep.add(wide, some);
+  }
+  return sweep.sums();
+}
+
+Sums measure(const char *grad, Dtype dtype, int64_t n) {
+  const Sums sums = sweep(grad, dtype, n, 0.0);
+  const double count = static_cast<double>(n);
   const double squares = sums.squares - sums.total * sums.total / count;
   // One sweep is enough unless most of the digits cancel.
   if (squares > 1e-3 * sums.squares) return {sums.total, squares};
-  return {sums.total, sweep(sums.total / count).squares};
+  return {sums.total, sweep(grad, dtype, n, sums.total / count).squares};
 }
 
 // ---- Update ----
 
-struct Move {                   // constants of a layer in a step
-  float centre, slope, shift;   // slope and shift negated: the sigmoid wants the negative
-  float chance;                 // 2**24 times the fixed probability
-  float rate, momentum, decay;  // rate negated
-  uint32_t sign;                // the sign bit, if ascending
+struct Scores {  // of a layer: mu of Eq. 17; alpha / sigma and lambda t of Eq. 21, in bits
+  double centre, slope, shift;
+};
+template <typename Real>
+struct Move {                  // constants of a layer in a step
+  Real centre, slope, shift;   // slope and shift negated: the sigmoid wants the negative
+  Real chance;                 // 2**24 times the fixed probability
+  Real rate, momentum, decay;  // rate negated
+  typename Lanes<Real>::Bits sign;  // the sign bits, if ascending
   bool adaptive, linear, nesterov, decays;
+  static constexpr double kLargest = std::numeric_limits<Real>::max();
+
+  Move(const Options &o, const Scores &s)
+      : centre(static_cast<Real>(s.centre)),
+        slope(-static_cast<Real>(std::max(-kLargest, std::min(kLargest, s.slope)))),
+        shift(-static_cast<Real>(s.shift)),
+        chance(static_cast<Real>(0x1p24) * static_cast<Real>(o.probability)),
+        rate(-static_cast<Real>(o.lr)),
+        momentum(static_cast<Real>(o.momentum)),
+        decay(static_cast<Real>(o.weight_decay)),
+        sign((typename Lanes<Real>::Bits)(o.maximize != 0 ? -typename Lanes<Real>::Reals{}
+                                                          : typename Lanes<Real>::Reals{})),
+        adaptive(o.probability < 0),
+        linear(o.linear != 0),
+        nesterov(o.nesterov != 0),
+        decays(o.weight_decay != 0) {}
+};
+template <typename Real>
+struct Place {  // where scalars lie
+  Real *weight;
+  const Real *grad;
+  Real *grad_mean;
+  int16_t *batches;
+  Real *buffer;
+
+  Place operator+(int64_t n) const {
+    const auto on = [n](auto *p) { return p ? p + n : nullptr; };
+    return {weight + n, grad + n, on(grad_mean), on(batches), on(buffer)};
+  }
 };
 
 // The next functions work on several vectors side by side, operation by operation: one vector
 // alone is a chain of 30 dependent operations that fills the processor's window with
 // waiting instructions. (-fschedule-insns keeps GCC from undoing that.)
 #define EACH _Pragma("GCC unroll 8") for (int j = 0; j < ways; ++j)
-#define INLINE __attribute__((always_inline)) inline
+
+// Of 2**f for |f| <= 1/2, halved. Adding `magic` rounds to an integer, half to even, and leaves it
+// in the low bits; what else is added makes of them the exponent field of 2**(whole + 1).
+template <typename Real>
+struct Power {};
+template <>
+struct Power<float> {
+  static constexpr float magic = 12582912.0f + 128.0f;
+  static constexpr int mantissa = 23;
+  static constexpr float coefficients[] = {0.5f * 0.001326472731307149f,
+                                           0.5f * 0.009671512991189957f,
+                                           0.5f * 0.05550733581185341f, 0.5f * 0.24022242426872253f,
+                                           0.5f * 0.6931470036506653f};
+};
+template <>
+struct Power<double> {
+  static constexpr double magic = 6755399441055744.0 + 1024.0;
+  static constexpr int mantissa = 52;
+  static constexpr double coefficients[] = {
+      0.5 * 0x1.816193166d0f7p-40, 0.5 * 0x1.c3bd650fc2983p-36, 0.5 * 0x1.e8cac7351bb22p-32,
+      0.5 * 0x1.e4cf5158b8ec7p-28, 0.5 * 0x1.b5253d395e7c1p-24, 0.5 * 0x1.62c0223a5c822p-20,
+      0.5 * 0x1.ffcbfc588b0c5p-17, 0.5 * 0x1.430912f86c786p-13, 0.5 * 0x1.5d87fe78a6730p-10,
+      0.5 * 0x1.3b2ab6fba4e77p-7,  0.5 * 0x1.c6b08d704a0bfp-5,  0.5 * 0x1.ebfbdff82c58ep-3,
+      0.5 * 0x1.62e42fefa39efp-1};
+};
 
 // Write 2**24 / (1 + 2**bits): the operations of the eager step, scaled by exact powers of two,
 // so that a 24-bit integer can be compared with it.
-template <int ways>
-INLINE void find_chances(const Move &m, const float *grad, float *chance, F8 &sum) {
-  // Adding 1.5 * 2**23 rounds to an integer, half to even, and leaves it in the low bits; the
-  // 128 more make of them the exponent field of 2**(whole + 1), hence half the coefficients.
-  constexpr float magic = 12582912.0f + 128.0f;
-  F8 bits[ways], rounded[ways], power[ways];
-  EACH bits[j] = abs(load<F8>(grad + j * kLanes)) - m.centre;
+template <int ways, typename Real>
+INLINE void find_chances(const Move<Real> &m, const Real *grad, Real *chance,
+                         typename Lanes<Real>::Reals &sum) {
+  typedef typename Lanes<Real>::Reals Reals;
+  typedef typename Lanes<Real>::Bits Bits;
+  constexpr int lanes = Lanes<Real>::count;
+  Reals bits[ways], rounded[ways], power[ways];
+  EACH bits[j] = abs(load<Reals>(grad + j * lanes)) - m.centre;
   EACH bits[j] = bits[j] * m.slope;
   EACH bits[j] = bits[j] + m.shift;
-  EACH bits[j] = max(all(-126.0f), bits[j]);
-  EACH bits[j] = min(all(126.0f), bits[j]);
-  EACH rounded[j] = bits[j] + magic;
-  EACH power[j] = rounded[j] - magic;
+  EACH bits[j] = max(Reals{} - Real(126), bits[j]);
+  EACH bits[j] = min(Reals{} + Real(126), bits[j]);
+  EACH rounded[j] = bits[j] + Power<Real>::magic;
+  EACH power[j] = rounded[j] - Power<Real>::magic;
   EACH bits[j] = bits[j] - power[j];
-  EACH power[j] = bits[j] * (0.5f * 0.001326472731307149f);
-  const auto horner = [&](float coefficient) __attribute__((always_inline)) {
-    EACH power[j] = power[j] + 0.5f * coefficient;
+  constexpr auto &coefficients = Power<Real>::coefficients;
+  EACH power[j] = bits[j] * coefficients[0];
+#pragma GCC unroll 16
+  for (size_t n = 1; n < sizeof coefficients / sizeof(Real); ++n) {
+    EACH power[j] = power[j] + coefficients[n];
     EACH power[j] = power[j] * bits[j];
-  };
-  horner(0.009671512991189957f);
-  horner(0.05550733581185341f);
-  horner(0.24022242426872253f);
-  horner(0.6931470036506653f);
-  EACH power[j] = power[j] + 0.5f;
-  EACH power[j] = power[j] * (F8)((U8)rounded[j] << 23);
-  EACH power[j] = power[j] + 1.0f;
-  EACH power[j] = 0x1p24f / power[j];
-  EACH store(chance + j * kLanes, power[j]);
+  }
+  EACH power[j] = power[j] + Real(0.5);
+  EACH power[j] = power[j] * (Reals)((Bits)rounded[j] << Power<Real>::mantissa);
+  EACH power[j] = power[j] + Real(1);
+  EACH power[j] = Real(0x1p24) / power[j];
+  EACH store(chance + j * lanes, power[j]);
   EACH sum += power[j];
 }
 
 // Move the scalars at `at`, whose indices have the low words `low`, `low + step`, ...
 // Seldom used options are looked up as we go, so that few variants need to be compiled.
-template <int ways, bool momentum, bool decays, bool seldom, bool coin>
-INLINE void move_lanes(const Move &m, const Memory &at, const float *chance, U8 low, U8 step,
-                       U8 first, U8 second, F8 &counted) {
+template <int ways, bool momentum, bool decays, bool seldom, bool coin, typename Real>
+INLINE void move_lanes(const Move<Real> &m, const Place<Real> &at, const Real *chance,
+                       typename Lanes<Real>::Words low, typename Lanes<Real>::Words step,
+                       typename Lanes<Real>::Words first, typename Lanes<Real>::Words second,
+                       typename Lanes<Real>::Reals &counted) {
+  typedef typename Lanes<Real>::Reals Reals;
+  typedef typename Lanes<Real>::Bits Bits;
+  typedef typename Lanes<Real>::Masks Masks;
+  typedef typename Lanes<Real>::Ints Ints;
+  typedef typename Lanes<Real>::Shorts Shorts;
+  constexpr int lanes = Lanes<Real>::count;
   if constexpr (!coin) {  // the mean field
     EACH {
-      const int here = j * kLanes;
-      F8 g = load<F8>(at.grad + here);
-      const F8 w = load<F8>(at.weight + here);
-      g = (F8)((U8)g ^ m.sign);
-      if (m.decays) g = fma(w, all(m.decay), g);
+      const int here = j * lanes;
+      Reals g = load<Reals>(at.grad + here);
+      const Reals w = load<Reals>(at.weight + here);
+      g = (Reals)((Bits)g ^ m.sign);
+      if (m.decays) g = fma(w, Reals{} + m.decay, g);
       if (momentum) {
-        const F8 rolled = load<F8>(at.buffer + here) * m.momentum + g;
+        const Reals rolled = load<Reals>(at.buffer + here) * m.momentum + g;
         store(at.buffer + here, rolled);
-        g = m.nesterov ? fma(rolled, all(m.momentum), g) : rolled;
+        g = m.nesterov ? fma(rolled, Reals{} + m.momentum, g) : rolled;
       }
-      store(at.weight + here, fma(g * (load<F8>(chance + here) * 0x1p-24f), all(m.rate), w));
-      counted += 1.0f;
+      const Reals p = load<Reals>(chance + here) * Real(0x1p-24);
+      store(at.weight + here, fma(g * p, Reals{} + m.rate, w));
+      counted += Real(1);
     }
     return;
   }
-  U8 draw[ways];
+  typename Lanes<Real>::Words draw[ways];
   EACH draw[j] = (low + step * static_cast<uint32_t>(j)) ^ first;
   EACH draw[j] ^= draw[j] >> 17;
   EACH draw[j] = draw[j] * kMultipliers[0] + second;
@@ -239,117 +480,156 @@ INLINE void move_lanes(const Move &m, const Memory &at, const float *chance, U8 
   EACH draw[j] *= kMultipliers[2];
   EACH draw[j] ^= draw[j] >> 14;
   EACH {
-    const int here = j * kLanes;
-    F8 g = load<F8>(at.grad + here);
-    const F8 w = load<F8>(at.weight + here), a = load<F8>(at.grad_mean + here);
-    const I8 k = load<I8>(at.batches + here);
-    const F8 kf = __builtin_convertvector(k, F8);
-    const I8 chi = __builtin_convertvector((I8)(draw[j] >> 8), F8) < load<F8>(chance + here);
-    if (seldom) g = (F8)((U8)g ^ m.sign);
-    if (seldom ? m.decays : decays) g = fma(w, all(m.decay), g);
-    const F8 mean = a + (g - a) / kf;
-    F8 direction = mean;
+    const int here = j * lanes;
+    Reals g = load<Reals>(at.grad + here);
+    const Reals w = load<Reals>(at.weight + here), a = load<Reals>(at.grad_mean + here);
+    const Ints k = widen(load<Shorts>(at.batches + here));
+    const Reals kf = __builtin_convertvector(k, Reals);
+    const Masks chi = __builtin_convertvector((Ints)(draw[j] >> 8), Reals) <
+                      load<Reals>(chance + here);
+    if (seldom) g = (Reals)((Bits)g ^ m.sign);
+    if (seldom ? m.decays : decays) g = fma(w, Reals{} + m.decay, g);
+    const Reals mean = a + (g - a) / kf;
+    Reals direction = mean;
     if (momentum) {
-      const F8 buffer = load<F8>(at.buffer + here);
-      const F8 rolled = buffer * m.momentum + mean;
-      direction = seldom && m.nesterov ? fma(rolled, all(m.momentum), mean) : rolled;
+      const Reals buffer = load<Reals>(at.buffer + here);
+      const Reals rolled = buffer * m.momentum + mean;
+      direction = seldom && m.nesterov ? fma(rolled, Reals{} + m.momentum, mean) : rolled;
       store(at.buffer + here, chi ? rolled : buffer);
     }
     if (seldom && m.linear) direction *= kf;
-    store(at.weight + here, chi ? fma(direction, all(m.rate), w) : w);
-    store(at.grad_mean + here, (F8)((I8)mean & ~chi));
-    const I8 rest = k & ~chi;
-    store(at.batches + here, rest - (rest < kMostBatches));  // true is -1
+    store(at.weight + here, chi ? fma(direction, Reals{} + m.rate, w) : w);
+    store(at.grad_mean + here, (Reals)((Masks)mean & ~chi));
+    const Ints rest = k & ~__builtin_convertvector(chi, Ints);
+    store(at.batches + here, narrow(rest - (rest < kMostBatches)));  // true is -1
     counted += kf;
   }
-}
-
-inline Memory advance(const Memory &m, int64_t n) {
-  const auto on = [n](auto *p) { return p ? p + n : nullptr; };
-  return {m.weight + n, m.grad + n, on(m.grad_mean), on(m.batches), on(m.buffer), nullptr};
-}
-void copy(const Memory &to, const Memory &from, int64_t n) {
-  std::memcpy(to.weight, from.weight, n * sizeof(float));
-  if (to.grad_mean && from.grad_mean) {
-    std::memcpy(to.grad_mean, from.grad_mean, n * sizeof(float));
-    std::memcpy(to.batches, from.batches, n * sizeof(int32_t));
-  }
-  if (to.buffer && from.buffer) std::memcpy(to.buffer, from.buffer, n * sizeof(float));
 }
 
 struct Seen {
   double chances, batches;
 };
+struct Stream {  // the coins of a run of scalars, whose indices have the low words low, low + stride, ...
+  uint32_t low, stride, first, second;
+};
 
-// Move n <= kRun scalars, whose indices have the low words low, low + stride, ...
-template <bool momentum, bool decays, bool seldom, bool coin>
-Seen move_run(const Move &move, const Memory &at, int64_t n, uint32_t low, uint32_t stride,
-              uint32_t first, uint32_t second) {
-  constexpr int wide = seldom ? 1 : 4;
-  const Move m = move;  // a copy that no store can alias
-  const U8 one = U8{} + first, two = U8{} + second, step = U8{} + stride * kLanes;
-  U8 index = U8{0, 1, 2, 3, 4, 5, 6, 7} * stride + low;
-  alignas(32) float chance[kRun];
-  F8 chances = {}, counted = {};
+// Move n <= kRun scalars.
+template <bool momentum, bool decays, bool seldom, bool coin, typename Real>
+Seen move_run(const Move<Real> &move, const Place<Real> &at, int64_t n, const Stream &stream) {
+  typedef typename Lanes<Real>::Reals Reals;
+  typedef typename Lanes<Real>::Words Words;
+  constexpr int lanes = Lanes<Real>::count, sigmoids = 8;
+  constexpr int wide = seldom && std::is_same<Real, float>::value ? 1 : 4;
+  const Move<Real> m = move;  // a copy that no store can alias
+  const Words one = Words{} + stream.first, two = Words{} + stream.second;
+  const Words step = Words{} + stream.stride * lanes;
+  Words index;
+  for (int lane = 0; lane < lanes; ++lane) index[lane] = lane * stream.stride + stream.low;
+  alignas(64) Real chance[kRun];
+  Reals chances = {}, counted = {};
   int64_t i = 0;
   if (m.adaptive) {
-    for (; i + 8 * kLanes <= n; i += 8 * kLanes)
-      find_chances<8>(m, at.grad + i, chance + i, chances);
-    for (; i + kLanes <= n; i += kLanes) find_chances<1>(m, at.grad + i, chance + i, chances);
+    for (; i + sigmoids * lanes <= n; i += sigmoids * lanes)
+      find_chances<sigmoids>(m, at.grad + i, chance + i, chances);
+    for (; i + lanes <= n; i += lanes) find_chances<1>(m, at.grad + i, chance + i, chances);
   } else {
     std::fill_n(chance, n, m.chance);
   }
-  const auto go = [&](auto ways, const Memory &here, const float *own, F8 &sum) __attribute__((always_inline)) {
+  const auto go = [&](auto ways, const Place<Real> &here, const Real *own, Reals &sum)
+      INLINE_LAMBDA {
     move_lanes<ways(), momentum, decays, seldom, coin>(m, here, own, index, step, one, two, sum);
     index += step * static_cast<uint32_t>(ways());
   };
   constexpr std::integral_constant<int, wide> many;
   constexpr std::integral_constant<int, 1> single;
-  for (i = 0; i + wide * kLanes <= n; i += wide * kLanes) {
-    for (int64_t line = i + kAhead; line < i + kAhead + wide * kLanes; line += 16) {
-      __builtin_prefetch(at.weight + line);
-      __builtin_prefetch(at.grad + line);
-      if (coin) __builtin_prefetch(at.grad_mean + line);
-      if (coin) __builtin_prefetch(at.batches + line);
-      if (momentum) __builtin_prefetch(at.buffer + line);
-    }
-    go(many, advance(at, i), chance + i, counted);
-  }
-  for (; i + kLanes <= n; i += kLanes) go(single, advance(at, i), chance + i, counted);
-  if (i < n) {  // fewer than 8 are left: move a copy that has 8
-    float weight[kLanes] = {}, grad[kLanes] = {}, grad_mean[kLanes] = {}, buffer[kLanes] = {};
-    int32_t batches[kLanes] = {1, 1, 1, 1, 1, 1, 1, 1};
-    const Memory rest = advance(at, i);
-    const Memory padded = {weight, grad, grad_mean, batches, buffer, nullptr};
-    float own[kLanes];
-    F8 last = {}, count = {};
-    copy(padded, rest, n - i);
-    std::memcpy(grad, rest.grad, (n - i) * sizeof(float));
-    store(own, all(m.chance));
+  for (i = 0; i + wide * lanes <= n; i += wide * lanes) go(many, at + i, chance + i, counted);
+  for (; i + lanes <= n; i += lanes) go(single, at + i, chance + i, counted);
+  if (i < n) {  // fewer than a vector are left: move a copy that has all lanes
+    Real weight[lanes] = {}, grad[lanes] = {}, grad_mean[lanes] = {}, buffer[lanes] = {};
+    Real own[lanes];
+    int16_t batches[lanes];
+    std::fill_n(batches, lanes, int16_t{1});
+    std::fill_n(own, lanes, m.chance);
+    const Place<Real> rest = at + i, padded = {weight, grad, grad_mean, batches, buffer};
+    const auto copy = [&](auto *to, const auto *from) {
+      if (to && from) std::copy_n(from, n - i, to);
+    };
+    copy(weight, rest.weight), copy(grad, rest.grad), copy(grad_mean, rest.grad_mean);
+    copy(batches, rest.batches), copy(buffer, rest.buffer);
+    Reals last = {}, count = {};
     if (m.adaptive) find_chances<1>(m, grad, own, last);
     go(single, padded, own, count);
-    copy(rest, padded, n - i);
+    copy(rest.weight, weight), copy(rest.grad_mean, grad_mean);
+    copy(rest.batches, batches), copy(rest.buffer, buffer);
     for (int lane = 0; lane < n - i; ++lane) {
       chances[lane] += last[lane];
       counted[lane] += count[lane];
     }
   }
   Seen seen = {0, 0};
-  for (int lane = 0; lane < kLanes; ++lane) {
+  for (int lane = 0; lane < lanes; ++lane) {
     seen.chances += 0x1p-24 * chances[lane];
     seen.batches += counted[lane];
   }
   return seen;
 }
 
-using Run = Seen (*)(const Move &, const Memory &, int64_t, uint32_t, uint32_t, uint32_t, uint32_t);
+template <typename Real>
+using Run = Seen (*)(const Move<Real> &, const Place<Real> &, int64_t, const Stream &);
 
-template <bool momentum>
-Run choose(const Move &m, bool coin) {
-  if (!coin) return move_run<momentum, false, true, false>;
-  if (m.linear || m.nesterov || m.sign) return move_run<momentum, false, true, true>;
-  return m.decays ? move_run<momentum, true, false, true> : move_run<momentum, false, false, true>;
+template <bool momentum, typename Real>
+Run<Real> choose(const Move<Real> &m, bool coin) {
+  if (!coin) return move_run<momentum, false, true, false, Real>;
+  // Few train in double precision: one variant is enough for them.
+  if (std::is_same<Real, double>::value || m.linear || m.nesterov || m.sign[0])
+    return move_run<momentum, false, true, true, Real>;
+  return m.decays ? move_run<momentum, true, false, true, Real>
+                  : move_run<momentum, false, false, true, Real>;
 }
+
+// Moves the scalars of a layer, run by run.
+template <typename Real>
+class Mover {
+ public:
+  Mover(const Memory &memory, const Facts &facts, const Options &options, const Scores &scores)
+      : memory_(memory),
+        facts_(facts),
+        move_(options, scores),
+        run_(memory.buffer ? choose<true>(move_, memory.batches)
+                           : choose<false>(move_, memory.batches)) {}
+
+  // Move the n <= kRun scalars from `at` on, counted in the order of memory.
+  Seen operator()(int64_t at, int64_t n, const Stream &stream) const {
+    const auto place = [at](char *start) {
+      return start ? reinterpret_cast<Real *>(start) + at : nullptr;
+    };
+    alignas(64) float wide_weight[kRun], wide_grad[kRun];
+    char *weight = memory_.weight + at * bytes_of(facts_.weight);
+    const char *grad = memory_.grad + at * bytes_of(facts_.grad);
+    Place<Real> here = {reinterpret_cast<Real *>(weight), reinterpret_cast<const Real *>(grad),
+                        place(memory_.grad_mean), nullptr, place(memory_.buffer)};
+    if (memory_.batches) here.batches = memory_.batches + at;
+    if constexpr (std::is_same<Real, float>::value) {
+      if (is_half(facts_.grad)) {
+        widen_all(wide_grad, reinterpret_cast<const uint16_t *>(grad), facts_.grad, n);
+        here.grad = wide_grad;
+      }
+      if (is_half(facts_.weight)) {
+        widen_all(wide_weight, reinterpret_cast<uint16_t *>(weight), facts_.weight, n);
+        here.weight = wide_weight;
+      }
+    }
+    const Seen seen = run_(move_, here, n, stream);
+    if (is_half(facts_.weight)) narrow_all(reinterpret_cast<uint16_t *>(weight), wide_weight, facts_.weight, n);
+    return seen;
+  }
+
+ private:
+  const Memory &memory_;
+  const Facts &facts_;
+  const Move<Real> move_;
+  const Run<Real> run_;
+};
 
 // ---- The step ----
 
@@ -401,11 +681,24 @@ std::vector<double> shifts(const std::vector<Moments> &moments, const Facts *fac
       if (static_cast<int>(o.reading) != r || moments[l].mean == 0) continue;
       const int64_t c = facts[l].peers;
       const double std = std::sqrt(variance[c] / weight[c]);
-      const bool flat = std <= kZeroSpread * mean[c];
+      const bool flat = std <= tolerance(facts[l].weight) * mean[c];
       result[l] = o.lambd * (flat ? 0.0 : (score(l, r) - mean[c]) / std);
     }
   }
   return result;
+}
+
+std::vector<Scores> scores_of(const std::vector<Moments> &moments, const Facts *facts,
+                              const Options *options) {
+  const std::vector<double> shift = shifts(moments, facts, options);
+  std::vector<Scores> scores(moments.size());
+  for (size_t l = 0; l < scores.size(); ++l) {
+    const Moments &m = moments[l];
+    const bool flat = m.std <= tolerance(facts[l].weight) * m.mean;
+    const double slope = (flat ? 0.0 : options[facts[l].group].alpha / m.std) * kBitsPerNat;
+    scores[l] = {m.mean, slope, shift[l] * kBitsPerNat};
+  }
+  return scores;
 }
 
 std::vector<Chunk> divide(int64_t count, const Facts *facts) {
@@ -422,7 +715,9 @@ std::vector<Sums> add_up(int64_t count, const Memory *memory, const Facts *facts
   const int64_t pieces = static_cast<int64_t>(chunks.size());
   std::vector<Sums> sums(chunks.size()), layers(count, {0, 0});
   share_out(pieces, threads, [&](int64_t i) {
-    sums[i] = measure(memory[chunks[i].layer].grad + chunks[i].start, chunks[i].length);
+    const Chunk &c = chunks[i];
+    const Dtype dtype = facts[c.layer].grad;
+    sums[i] = measure(memory[c.layer].grad + c.start * bytes_of(dtype), dtype, c.length);
   });
   for (int64_t i = 0; i < pieces; ++i) layers[chunks[i].layer].total += sums[i].total;
   for (int64_t i = 0; i < pieces; ++i) {  // Chan, Golub, LeVeque 1979
@@ -434,6 +729,58 @@ std::vector<Sums> add_up(int64_t count, const Memory *memory, const Facts *facts
   return layers;
 }
 
+// Move all layers; return the sums of their probabilities and of their batches.
+std::vector<Seen> move_all(int64_t count, const Memory *memory, const Facts *facts,
+                           const Options *options, uint64_t seed, uint64_t step, int threads,
+                           const std::vector<Chunk> &chunks, const Scores *scores) {
+  std::vector<Mover<float>> movers;
+  std::vector<Mover<double>> double_movers;
+  std::vector<size_t> number(count);
+  for (int64_t l = 0; l < count; ++l) {
+    const Options &o = options[facts[l].group];
+    if (facts[l].weight == kFloat64) {
+      number[l] = double_movers.size();
+      double_movers.emplace_back(memory[l], facts[l], o, scores[l]);
+    } else {
+      number[l] = movers.size();
+      movers.emplace_back(memory[l], facts[l], o, scores[l]);
+    }
+  }
+  const int64_t pieces = static_cast<int64_t>(chunks.size());
+  std::vector<Seen> seen(chunks.size());
+  share_out(pieces, threads, [&](int64_t i) {
+    const Chunk &c = chunks[i];
+    const Facts &f = facts[c.layer];
+    Seen all = {0, 0};
+    uint64_t block = ~0ull;
+    Stream stream = {0, static_cast<uint32_t>(f.middle), 0, 0};
+    for (int64_t at = c.start, n; at < c.start + c.length; at += n) {
+      const int64_t row = at / f.inner, outer = row / f.middle;
+      const uint64_t index = f.offset + outer * f.pitch + at % f.inner * f.middle + row % f.middle;
+      // Up to the end of the row, of the chunk and of the block of coins.
+      const int64_t in_block = ((~index & 0xFFFFFFFFu) / f.middle) + 1;
+      n = std::min({kRun, (row + 1) * f.inner - at, c.start + c.length - at, in_block});
+      if (index >> 32 != block) {
+        block = index >> 32;
+        stream.first = key(0x243F6A88u, seed, f.index, block, step);
+        stream.second = key(0x13198A2Eu, seed, f.index, block, step);
+      }
+      stream.low = static_cast<uint32_t>(index);
+      const Seen part = f.weight == kFloat64 ? double_movers[number[c.layer]](at, n, stream)
+                                             : movers[number[c.layer]](at, n, stream);
+      all.chances += part.chances;
+      all.batches += part.batches;
+    }
+    seen[i] = all;
+  });
+  std::vector<Seen> totals(count, {0, 0});
+  for (int64_t i = 0; i < pieces; ++i) {
+    totals[chunks[i].layer].chances += seen[i].chances;
+    totals[chunks[i].layer].batches += seen[i].batches;
+  }
+  return totals;
+}
+
 }  // namespace
 
 // Write sum and squared deviations of |g| of what is here of each layer.
@@ -443,16 +790,22 @@ extern "C" void sbs_measure(int64_t count, const Memory *memory, const Facts *fa
   std::memcpy(result, sums.data(), sums.size() * sizeof(Sums));
 }
 
-// Take one step; return whether it counts. For layers that are parts of tensors: `known` has sum and
-// squared deviations of the whole ones, and `seen_here`, which receives the sums of
-// probabilities and batches, is written instead of the tallies.
-extern "C" int sbs_step(int64_t count, const Memory *memory, const Facts *facts,
-                        const Options *options, uint64_t seed, int64_t *step, int64_t *skipped,
-                        int skip_nonfinite, int threads, const Sums *known, Seen *seen_here) {
+// Move layers whose scores are known; write the sums of probabilities and batches.
+extern "C" void sbs_move(int64_t count, const Memory *memory, const Facts *facts,
+                         const Options *options, uint64_t seed, const int64_t *step, int threads,
+                         const Scores *scores, Seen *seen) {
+  const std::vector<Seen> totals =
+      move_all(count, memory, facts, options, seed, static_cast<uint64_t>(*step), threads,
+               divide(count, facts), scores);
+  std::copy(totals.begin(), totals.end(), seen);
+}
+
+// Take one step with whole layers, and enter it into their tallies if it counts.
+extern "C" void sbs_step(int64_t count, const Memory *memory, const Facts *facts,
+                         const Options *options, uint64_t seed, int64_t *step, int64_t *skipped,
+                         int skip_nonfinite, int threads) {
   const std::vector<Chunk> chunks = divide(count, facts);
-  const int64_t pieces = static_cast<int64_t>(chunks.size());
-  const std::vector<Sums> sums = known ? std::vector<Sums>(known, known + count)
-                                       : add_up(count, memory, facts, chunks, threads);
+  const std::vector<Sums> sums = add_up(count, memory, facts, chunks, threads);
   std::vector<Moments> moments(count);
   bool finite = true, still = true;
   for (int64_t l = 0; l < count; ++l) {
@@ -461,81 +814,21 @@ extern "C" int sbs_step(int64_t count, const Memory *memory, const Facts *facts,
     finite &= std::isfinite(moments[l].mean);
     still &= moments[l].mean == 0 && options[facts[l].group].lr == 0;
   }
-
   const bool bad = skip_nonfinite && !finite;
   *skipped += bad;
-  if (bad || still) return 0;  // nothing moves when the step does not count
+  if (bad || still) return;  // nothing moves when the step does not count
   const uint64_t now = static_cast<uint64_t>(*step);
   *step += 1;
-
-  const std::vector<double> shift = shifts(moments, facts, options);
-  constexpr double largest = std::numeric_limits<float>::max();
-  std::vector<Move> moves(count);
-  std::vector<Run> runs(count);
+  const std::vector<Scores> scores = scores_of(moments, facts, options);
+  const std::vector<Seen> seen =
+      move_all(count, memory, facts, options, seed, now, threads, chunks, scores.data());
   for (int64_t l = 0; l < count; ++l) {
-    const Options &o = options[facts[l].group];
-    const bool flat = moments[l].std <= kZeroSpread * moments[l].mean;
-    double slope = (flat ? 0.0 : o.alpha / moments[l].std) * kBitsPerNat;
-    slope = slope < -largest ? -largest : slope > largest ? largest : slope;
-    Move &m = moves[l];
-    m.centre = static_cast<float>(moments[l].mean);
-    m.slope = -static_cast<float>(slope);
-    m.shift = -static_cast<float>(shift[l] * kBitsPerNat);
-    m.chance = 0x1p24f * static_cast<float>(o.probability);
-    m.rate = -static_cast<float>(o.lr);
-    m.momentum = static_cast<float>(o.momentum);
-    m.decay = static_cast<float>(o.weight_decay);
-    m.sign = o.maximize != 0 ? 0x80000000u : 0u;
-    m.adaptive = o.probability < 0;
-    m.linear = o.linear != 0;
-    m.nesterov = o.nesterov != 0;
-    m.decays = o.weight_decay != 0;
-    const bool coin = memory[l].batches;
-    runs[l] = memory[l].buffer ? choose<true>(m, coin) : choose<false>(m, coin);
-  }
-
-  std::vector<Seen> seen(chunks.size());
-  share_out(pieces, threads, [&](int64_t i) {
-    const Chunk &c = chunks[i];
-    const Facts &f = facts[c.layer];
-    Seen all = {0, 0};
-    uint64_t block = ~0ull;
-    uint32_t first = 0, second = 0;
-    for (int64_t at = c.start, n; at < c.start + c.length; at += n) {
-      const int64_t row = at / f.inner, outer = row / f.middle;
-      const uint64_t index =
-          f.offset + outer * f.pitch + at % f.inner * f.middle + row % f.middle;
-      // Up to the end of the row, of the chunk and of the block of coins.
-      const int64_t in_block = (((~index & 0xFFFFFFFFu) / f.middle) + 1);
-      n = std::min({kRun, (row + 1) * f.inner - at, c.start + c.length - at, in_block});
-      if (index >> 32 != block) {
-        block = index >> 32;
-        first = key(0x243F6A88u, seed, f.index, block, now);
-        second = key(0x13198A2Eu, seed, f.index, block, now);
-      }
-      const Seen part = runs[c.layer](moves[c.layer], advance(memory[c.layer], at), n,
-                                      static_cast<uint32_t>(index),
-                                      static_cast<uint32_t>(f.middle), first, second);
-      all.chances += part.chances;
-      all.batches += part.batches;
-    }
-    seen[i] = all;
-  });
-
-  std::vector<Seen> totals(count, {0, 0});
-  for (int64_t i = 0; i < pieces; ++i) {
-    totals[chunks[i].layer].chances += seen[i].chances;
-    totals[chunks[i].layer].batches += seen[i].batches;
-  }
-  if (seen_here) std::copy(totals.begin(), totals.end(), seen_here);
-  for (int64_t l = 0; l < count && !seen_here; ++l) {
     const double n = static_cast<double>(facts[l].size);
     const double fixed = options[facts[l].group].probability;
     float *tally = memory[l].tally;
     tally[0] += 1.0f;
-    const float chance = static_cast<float>(fixed < 0 ? totals[l].chances / n : fixed);
+    const float chance = static_cast<float>(fixed < 0 ? seen[l].chances / n : fixed);
     tally[1] += (chance - tally[1]) / tally[0];
-    tally[2] += (static_cast<float>(totals[l].batches / n) - tally[2]) / tally[0];
+    tally[2] += (static_cast<float>(seen[l].batches / n) - tally[2]) / tally[0];
   }
-  return 1;
 }

@@ -1,4 +1,4 @@
-"""A step as one call of compiled C++, for float32 parameters on the CPU.
+"""A step as one call of compiled C++, for parameters on the CPU.
 
 ``native.cpp`` gives the weights, averages and counts of the eager step to the last bit.
 """
@@ -17,12 +17,14 @@ from stochbatch.optim.layers import Layer
 from stochbatch.optim.memory import PLAIN
 from stochbatch.optim.pieces import MemoryLayout, memory_layout
 from stochbatch.optim.plan import Plan
-from stochbatch.optim.probability import CROSS_LAYER
+from stochbatch.optim.probability import CROSS_LAYER, Scores, compute_dtype
 
 __all__ = ["Rows", "available", "fits", "library", "ready"]
 
 _MEMORY = 6
 """Fields of ``Memory`` in native.cpp."""
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+"""What weights and gradients may be, in the order of ``Dtype`` in native.cpp."""
 _NOWHERE = MemoryLayout(1, 1, 1)
 
 
@@ -38,7 +40,10 @@ def available(fused: bool | None) -> bool:
 
 def fits(layer: Layer, grad: Tensor) -> bool:
     """Return whether this kernel can move a layer."""
+    dtype = layer.weight.dtype
     if not _plain(layer.weight) or not _plain(grad):
+        return False
+    if grad.dtype not in (dtype, compute_dtype(dtype)):
         return False
     layout = memory_layout(layer.weight, layer.window)
     return layout is not None and all(
@@ -47,10 +52,10 @@ def fits(layer: Layer, grad: Tensor) -> bool:
 
 
 def _plain(tensor: Tensor) -> bool:
-    """Return whether a tensor's memory is what it seems: float32 numbers on the CPU."""
+    """Return whether a tensor's memory is what it seems: real numbers on the CPU."""
     return (
         type(tensor) in PLAIN
-        and tensor.dtype is torch.float32
+        and tensor.dtype in DTYPES
         and tensor.layout is torch.strided
         and tensor.is_cpu
     )
@@ -82,7 +87,7 @@ class Rows:
     """
 
     def __init__(self, plan: Plan, places: list[int]) -> None:
-        self._places, self._whole = places, len(places) == len(plan.layers)
+        self._places = places
         self._weights = [plan.layers[place].weight for place in places]
         # Strides are in the stamp of the plan.
         self._copied = [
@@ -99,6 +104,8 @@ class Rows:
             count = layer.weight.numel() if layout else 0
             own = (plan.classes[place], numbers[id(layer.group)])
             facts += (count, layer.size, *(layout or _NOWHERE), layer.member.number, *own)
+            dtypes = (layer.weight.dtype, plan.grads[place].dtype) if layout else DTYPES[:1] * 2
+            facts += map(DTYPES.index, dtypes)
         self._facts = array("q", facts)
         for place in places:
             weight, mean, batches, buffer = plan.layers[place].scalars
@@ -135,35 +142,29 @@ class Rows:
         del kept
         return result.T
 
-    def move(self, plan: Plan, sums: Tensor, seen: Tensor) -> bool:
-        """Move the layers, given the sums of all, and count the step; return whether it counts.
+    def move(self, plan: Plan, scores: Scores, seen: Tensor) -> None:
+        """Move the layers, given the scores of all.
 
         ``seen`` receives the sums of probabilities and batches of what moved here.
         """
-        known = sums.T.contiguous()
+        known = torch.stack(scores, dim=1).contiguous()
         mine = torch.zeros(len(plan.layers), 2, dtype=torch.float64, device="cpu")
-        applies = self._call(plan, known.data_ptr(), mine.data_ptr())
+        more = (torch.get_num_threads(), known.data_ptr(), mine.data_ptr())
+        self._call(self._library.move, plan, self._counters[:1], more)
         places = torch.tensor(self._places, device="cpu")
         seen[places] = mine[places].to(seen)
-        return applies
 
     def step(self, plan: Plan) -> None:
         """Measure and move all layers of a plan, count the step and enter it into the tallies."""
-        self._call(plan, None, None)
+        more = (plan.options["skip_nonfinite"], torch.get_num_threads())
+        self._call(self._library.step, plan, self._counters, more)
 
-    def _call(self, plan: Plan, known: int | None, seen: int | None) -> bool:
+    def _call(
+        self, function: Any, plan: Plan, counters: tuple[int, ...], more: tuple[int, ...]
+    ) -> None:
         kept = self._find(plan)
         options = array("d", [field for group in self._groups for field in _options(group)])
-        applies = self._library.step(
-            *self._layers,
-            options.buffer_info()[0],
-            plan.options["seed"],
-            *self._counters,
-            plan.options["skip_nonfinite"],
-            torch.get_num_threads(),
-            known,
-            seen,
-        )
+        seed = plan.options["seed"]
+        function(*self._layers, options.buffer_info()[0], seed, *counters, *more)
         del kept
         torch.autograd.graph.increment_version(self._weights)
-        return bool(applies)
