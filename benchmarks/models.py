@@ -38,9 +38,23 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+PARAMETERS: dict[str, Callable[[], nn.Module]] = {
+    **MODELS,
+    "ResNet18, float64": lambda: resnet18().double(),
+    "ResNet18, bfloat16": lambda: resnet18().bfloat16(),
+    "ResNet18, float16": lambda: resnet18().half(),
+    "150 tensors of 4,096": lambda: nn.ModuleList(
+        nn.Linear(64, 64, bias=False) for _ in range(150)
+    ),
+    "MLP of 9,610 weights": lambda: nn.Sequential(nn.Linear(64, 128), nn.Linear(128, 10)),
+}
+"""Parameter sets that steps are timed on: large and small, of every dtype."""
+
+
 def with_gradients(model: nn.Module) -> nn.Module:
     """Give every parameter a gradient of plausible size."""
     generator = torch.Generator().manual_seed(0)
     for parameter in model.parameters():
-        parameter.grad = torch.randn(parameter.shape, generator=generator) * 0.01
+        grad = torch.randn(parameter.shape, generator=generator) * 0.01
+        parameter.grad = grad.to(parameter.dtype)
     return model

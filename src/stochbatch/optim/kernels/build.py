@@ -20,7 +20,7 @@ from stochbatch.optim.kernels.fallback import UnavailableError
 
 SOURCE = Path(__file__).with_name("native.cpp")
 FLAGS = (
-    "-O2",
+    "-O3",
     "-march=native",
     "-std=c++17",
     "-fPIC",
