@@ -40,14 +40,12 @@ def _table(result: dict[str, Any]) -> str:
     rows: dict[str, dict[str, list[Any]]] = {}
     for name, optimizer, *numbers in result["rows"]:
         rows.setdefault(name, {})[optimizer] = numbers
-    optimizers = list(next(iter(rows.values())))
-    lines = [["parameters", f"{PEER}, ms", *optimizers[1:]], ["---"] * (len(optimizers) + 1)]
+    optimizers = [one for one in next(iter(rows.values())) if one != PEER]
+    head = ["parameters", f"{PEER}, ms", *optimizers, "SBS, 10 to 90 % of rounds"]
+    lines = [head, ["---"] * len(head)]
     for name, row in rows.items():
-        ratios = [
-            f"{row[one][1]:.3g}" if one.endswith("eager") else f"{row[one][1]:.2f} ({row[one][2]})"
-            for one in optimizers[1:]
-        ]
-        lines.append([name, f"{row[PEER][0]:.3g}", *ratios])
+        ratios = [f"{row[one][1]:{'.0f' if row[one][1] > 10 else '.2f'}}" for one in optimizers]
+        lines.append([name, f"{row[PEER][0]:.3g}", *ratios, row["SBS"][2]])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -55,8 +53,11 @@ def _goals(result: dict[str, Any]) -> str:
     missed = [one for one in result["goals"] if not one["met"]]
     if not missed:
         return f"All {len(result['goals'])} goals are met."
-    words = "; ".join(f"{one['what']} {one['value']:.2f}, not {one['limit']:g}" for one in missed)
-    return f"{len(missed)} of {len(result['goals'])} goals are missed: {words}."
+    words = "; ".join(
+        f"{one['what'].removesuffix(', to fused Adam')} {one['value']:.2f} (goal {one['limit']:g})"
+        for one in missed
+    )
+    return f"Of {len(result['goals'])} goals {len(missed)} are missed: {words}."
 
 
 def filled(page: str) -> str:

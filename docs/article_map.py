@@ -479,7 +479,8 @@ class ArticleMap(Directive):
                 place = nodes.literal(text=f"{file}:{number}  {line}")
             else:
                 place = nodes.Text(entry.choice)
-            body += self._row(entry.where, entry.says, place, nodes.literal(text=entry.test))
+            test = nodes.literal(text=entry.test) if entry.test else nodes.Text("")
+            body += self._row(entry.where, entry.says, place, test)
         group += [head, body]
         return [table]
 
