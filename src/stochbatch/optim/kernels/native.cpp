@@ -76,33 +76,22 @@ struct Options {  // of a parameter group
 // GCC turns "w = drawn ? moved : w" into masked stores, on which AMD processors spend a third of
 // the time.
 constexpr int kBytes = AVX512 ? 64 : 32;
-#define VECTOR(count, type) __attribute__((vector_size((count) * sizeof(type)))) type
+#define VECTOR(bytes, type) __attribute__((vector_size(bytes))) type
 template <typename Real>
-struct Lanes {};
-template <>
-struct Lanes<float> {
-  static constexpr int count = kBytes / sizeof(float);
-  typedef VECTOR(count, float) Reals;
-  typedef VECTOR(count, int32_t) Masks;
-  typedef VECTOR(count, uint32_t) Bits;
-  typedef VECTOR(count, uint32_t) Words;
-  typedef VECTOR(count, int32_t) Ints;
-  typedef VECTOR(count, int16_t) Shorts;
-};
-template <>
-struct Lanes<double> {
-  static constexpr int count = kBytes / sizeof(double);
-  typedef VECTOR(count, double) Reals;
-  typedef VECTOR(count, int64_t) Masks;
-  typedef VECTOR(count, uint64_t) Bits;
-  typedef VECTOR(count, uint32_t) Words;
-  typedef VECTOR(count, int32_t) Ints;
-  typedef VECTOR(count, int16_t) Shorts;
+struct Lanes {
+  static constexpr int count = kBytes / sizeof(Real);
+  using Int = std::conditional_t<std::is_same<Real, double>::value, int64_t, int32_t>;
+  typedef VECTOR(kBytes, Real) Reals;
+  typedef VECTOR(kBytes, Int) Masks;
+  typedef VECTOR(kBytes, std::make_unsigned_t<Int>) Bits;
+  typedef VECTOR(count * sizeof(uint32_t), uint32_t) Words;
+  typedef VECTOR(count * sizeof(int32_t), int32_t) Ints;
+  typedef VECTOR(count * sizeof(int16_t), int16_t) Shorts;
 };
 typedef Lanes<float>::Reals Floats;
 typedef Lanes<double>::Reals Doubles;
-typedef VECTOR(Lanes<double>::count, float) HalfFloats;  // as many as Doubles
-typedef VECTOR(Lanes<float>::count, uint16_t) Halves;
+typedef VECTOR(kBytes / 2, float) HalfFloats;  // as many as Doubles
+typedef VECTOR(kBytes / 2, uint16_t) Halves;
 
 template <typename Vector, typename T>
 inline Vector load(const T *from) {
