@@ -14,7 +14,7 @@ from stochbatch.optim.optimizer import Member, real_view
 from stochbatch.optim.probability import compute_dtype
 from stochbatch.optim.shards import Shards, Window, local
 from stochbatch.optim.slots import STEP, Slot, follow
-from stochbatch.optim.update import COUNT_DTYPE, Scalars
+from stochbatch.optim.update import Scalars
 
 GRAD_MEAN = "grad_mean"
 BATCHES = "batches"
@@ -24,7 +24,7 @@ TALLY = "tally"
 
 SLOTS = {
     GRAD_MEAN: Slot(always=False),
-    BATCHES: Slot(COUNT_DTYPE, always=False, least=1),
+    BATCHES: Slot(torch.int32, always=False, least=1),
     MOMENTUM_BUFFER: Slot(always=False),
     # These two belong to the optimizer: all parameters hold the same two tensors.
     STEP: Slot(torch.int64, (), shared=True, least=0),
@@ -163,7 +163,7 @@ def _complete(state: dict[str, Tensor], weight: Tensor, group: dict[str, Any]) -
     dtype = compute_dtype(weight.dtype)
     used: dict[str, tuple[int, torch.dtype]] = {}
     if group["coin"] != "none":
-        used |= {GRAD_MEAN: (0, dtype), BATCHES: (1, COUNT_DTYPE)}
+        used |= {GRAD_MEAN: (0, dtype), BATCHES: (1, torch.int32)}
     if group["momentum"]:
         used |= {MOMENTUM_BUFFER: (0, dtype)}
     for name, (start, its_dtype) in used.items():

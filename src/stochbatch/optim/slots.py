@@ -52,8 +52,6 @@ class Slot(NamedTuple):
                 "load it by torch.distributed.checkpoint"
             )
         dtype = self.dtype or compute_dtype(weight.dtype)
-        if dtype is torch.int16 and value.dtype is torch.int32:  # of earlier versions
-            value = value.clamp(max=torch.iinfo(dtype).max)
         self._check_range(local(value.detach()), dtype, what)
         if self.shape is None:
             return like(weight, value.detach(), dtype)

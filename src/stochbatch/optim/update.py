@@ -18,9 +18,8 @@ LR_SCALING: tuple[str, ...] = get_args(LrScaling)
 Coin = Literal["scalar", "none"]
 COINS: tuple[str, ...] = get_args(Coin)
 
-COUNT_DTYPE = torch.int16
-MOST_BATCHES = torch.iinfo(COUNT_DTYPE).max
-"""Where the count of batches stops."""
+MOST_BATCHES = 2**31 - 1
+"""Where the count of batches stops: the largest int32."""
 
 
 class Rule(NamedTuple):

@@ -36,7 +36,7 @@ constexpr int64_t kChunk = 1 << 15;  // what a thread takes at a time
 constexpr int64_t kRun = 1 << 9;     // elements whose chances wait in the first-level cache
 constexpr int kReadings = 3;
 constexpr double kBitsPerNat = 1.4426950408889634;
-constexpr int kMostBatches = std::numeric_limits<int16_t>::max();
+constexpr int32_t kMostBatches = std::numeric_limits<int32_t>::max();
 
 // ---- What Python passes; every field is 8 bytes so that array('q') / array('d') are these. ----
 
@@ -45,7 +45,7 @@ struct Memory {                                                    // changes fr
   char *weight;
   const char *grad;
   char *grad_mean;   // float64 for a float64 weight, else float32; null in the mean field
-  int16_t *batches;  // null in the mean field
+  int32_t *batches;  // null in the mean field
   char *buffer;      // like grad_mean; null without momentum
   float *tally;      // steps, mean probability, mean batches
 };
@@ -86,12 +86,13 @@ struct Lanes {
   typedef VECTOR(kBytes, std::make_unsigned_t<Int>) Bits;
   typedef VECTOR(count * sizeof(uint32_t), uint32_t) Words;
   typedef VECTOR(count * sizeof(int32_t), int32_t) Ints;
-  typedef VECTOR(count * sizeof(int16_t), int16_t) Shorts;
 };
 typedef Lanes<float>::Reals Floats;
 typedef Lanes<double>::Reals Doubles;
 typedef VECTOR(kBytes / 2, float) HalfFloats;  // as many as Doubles
 typedef VECTOR(kBytes / 2, uint16_t) Halves;
+typedef VECTOR(kBytes / 2, int16_t) Shorts;
+typedef Lanes<float>::Ints Ints;
 
 template <typename Vector, typename T>
 inline Vector load(const T *from) {
@@ -110,11 +111,11 @@ inline Doubles abs(Doubles x) { return (Doubles)((Lanes<double>::Bits)x & (~0ull
 // GCC's own conversions of vectors take up to 3 times as long.
 #if AVX512
 inline Doubles widen(HalfFloats x) { return (Doubles)_mm512_cvtps_pd((__m256)x); }
-inline Lanes<float>::Ints widen(Lanes<float>::Shorts x) {
-  return (Lanes<float>::Ints)_mm512_cvtepi16_epi32((__m256i)x);
+inline Ints widen(Shorts x) {
+  return (Ints)_mm512_cvtepi16_epi32((__m256i)x);
 }
-inline Lanes<float>::Shorts narrow(Lanes<float>::Ints x) {
-  return (Lanes<float>::Shorts)_mm512_cvtepi32_epi16((__m512i)x);
+inline Shorts narrow(Ints x) {
+  return (Shorts)_mm512_cvtepi32_epi16((__m512i)x);
 }
 inline Floats from_half(Halves x) { return (Floats)_mm512_cvtph_ps((__m256i)x); }
 inline Halves to_half(Floats x) { return (Halves)_mm512_cvtps_ph((__m512)x, 0); }
@@ -127,12 +128,12 @@ FMA(Floats, __m512, ps)
 FMA(Doubles, __m512d, pd)
 #elif AVX2
 inline Doubles widen(HalfFloats x) { return (Doubles)_mm256_cvtps_pd((__m128)x); }
-inline Lanes<float>::Ints widen(Lanes<float>::Shorts x) {
-  return (Lanes<float>::Ints)_mm256_cvtepi16_epi32((__m128i)x);
+inline Ints widen(Shorts x) {
+  return (Ints)_mm256_cvtepi16_epi32((__m128i)x);
 }
-inline Lanes<float>::Shorts narrow(Lanes<float>::Ints x) {
+inline Shorts narrow(Ints x) {
   const __m256i y = (__m256i)x;
-  return (Lanes<float>::Shorts)_mm_packs_epi32(_mm256_castsi256_si128(y),
+  return (Shorts)_mm_packs_epi32(_mm256_castsi256_si128(y),
                                                _mm256_extracti128_si256(y, 1));
 }
 inline Floats from_half(Halves x) { return (Floats)_mm256_cvtph_ps((__m128i)x); }
@@ -145,11 +146,11 @@ FMA(Floats, __m256, ps)
 FMA(Doubles, __m256d, pd)
 #else
 inline Doubles widen(HalfFloats x) { return __builtin_convertvector(x, Doubles); }
-inline Lanes<float>::Ints widen(Lanes<float>::Shorts x) {
-  return __builtin_convertvector(x, Lanes<float>::Ints);
+inline Ints widen(Shorts x) {
+  return __builtin_convertvector(x, Ints);
 }
-inline Lanes<float>::Shorts narrow(Lanes<float>::Ints x) {
-  return __builtin_convertvector(x, Lanes<float>::Shorts);
+inline Shorts narrow(Ints x) {
+  return __builtin_convertvector(x, Shorts);
 }
 inline Floats from_half(Halves x) {
   Floats result;
@@ -181,23 +182,17 @@ inline V max(V x, V y) { return x > y ? x : y; }
 template <typename V>
 inline V min(V x, V y) { return x < y ? x : y; }
 #endif
-inline Lanes<double>::Ints widen(Lanes<double>::Shorts x) {
-  return __builtin_convertvector(x, Lanes<double>::Ints);
-}
-inline Lanes<double>::Shorts narrow(Lanes<double>::Ints x) {
-  return __builtin_convertvector(x, Lanes<double>::Shorts);
-}
 
 // ---- Half precision: computed in float, in buffers that stay in the first-level cache ----
 
 inline Floats from_bfloat(Halves x) {
-  return (Floats)((Lanes<float>::Bits)widen((Lanes<float>::Shorts)x) << 16);
+  return (Floats)((Lanes<float>::Bits)widen((Shorts)x) << 16);
 }
 inline Halves to_bfloat(Floats x) {
   typedef Lanes<float>::Bits Bits;
   const Bits bits = (Bits)x, rounded = bits + 0x7FFFu + ((bits >> 16) & 1u);
   // An arithmetic shift: what is narrowed fits into 16 bits with a sign.
-  return (Halves)narrow((Lanes<float>::Ints)(x == x ? rounded : Bits{} + 0x7FC00000u) >> 16);
+  return (Halves)narrow((Ints)(x == x ? rounded : Bits{} + 0x7FC00000u) >> 16);
 }
 
 // Convert n numbers, vector by vector; the last one is padded.
@@ -357,7 +352,7 @@ struct Place {  // where scalars lie
   Real *weight;
   const Real *grad;
   Real *grad_mean;
-  int16_t *batches;
+  int32_t *batches;
   Real *buffer;
 
   Place operator+(int64_t n) const {
@@ -439,7 +434,6 @@ INLINE void move_lanes(const Move<Real> &m, const Place<Real> &at, const Real *c
   typedef typename Lanes<Real>::Bits Bits;
   typedef typename Lanes<Real>::Masks Masks;
   typedef typename Lanes<Real>::Ints Ints;
-  typedef typename Lanes<Real>::Shorts Shorts;
   constexpr int lanes = Lanes<Real>::count;
   if constexpr (!coin) {  // the mean field
     EACH {
@@ -472,7 +466,7 @@ INLINE void move_lanes(const Move<Real> &m, const Place<Real> &at, const Real *c
     const int here = j * lanes;
     Reals g = load<Reals>(at.grad + here);
     const Reals w = load<Reals>(at.weight + here), a = load<Reals>(at.grad_mean + here);
-    const Ints k = widen(load<Shorts>(at.batches + here));
+    const Ints k = load<Ints>(at.batches + here);
     const Reals kf = __builtin_convertvector(k, Reals);
     const Masks chi = __builtin_convertvector((Ints)(draw[j] >> 8), Reals) <
                       load<Reals>(chance + here);
@@ -490,7 +484,7 @@ INLINE void move_lanes(const Move<Real> &m, const Place<Real> &at, const Real *c
     store(at.weight + here, chi ? fma(direction, Reals{} + m.rate, w) : w);
     store(at.grad_mean + here, (Reals)((Masks)mean & ~chi));
     const Ints rest = k & ~__builtin_convertvector(chi, Ints);
-    store(at.batches + here, narrow(rest - (rest < kMostBatches)));  // true is -1
+    store(at.batches + here, rest - (rest < kMostBatches));  // true is -1
     counted += kf;
   }
 }
@@ -536,8 +530,8 @@ Seen move_run(const Move<Real> &move, const Place<Real> &at, int64_t n, const St
   if (i < n) {  // fewer than a vector are left: move a copy that has all lanes
     Real weight[lanes] = {}, grad[lanes] = {}, grad_mean[lanes] = {}, buffer[lanes] = {};
     Real own[lanes];
-    int16_t batches[lanes];
-    std::fill_n(batches, lanes, int16_t{1});
+    int32_t batches[lanes];
+    std::fill_n(batches, lanes, 1);
     std::fill_n(own, lanes, m.chance);
     const Place<Real> rest = at + i, padded = {weight, grad, grad_mean, batches, buffer};
     const auto copy = [&](auto *to, const auto *from) {
