@@ -51,6 +51,17 @@ def test_small_takes_an_eighth_of_what_is_whole_and_all_of_stl10() -> None:
         assert small.reduced({"dataset": dataset, "share": share})["share"] == reduced
 
 
+@pytest.mark.parametrize(
+    "name", ["lr-schedules", "batch-momentum", "local-global", "partial-data", "comparison"]
+)
+def test_the_article_is_rerun_with_the_start_under_which_its_sgd_comes_out(name: str) -> None:
+    def starts(scale: str) -> set[str]:
+        return {cell.trial(0).norm_init for cell in STUDIES[name].cells(SCALES[scale])}
+
+    assert starts("paper") == starts("small") == {"uniform"}
+    assert starts("demo") == {"ones"}
+
+
 def test_small_has_the_cells_that_it_says() -> None:
     cells = STUDIES["comparison"].cells(SCALES["small"])
     places = {(cell.fields["dataset"], cell.fields["network"]) for cell in cells}

@@ -91,7 +91,7 @@ _OWN = (
         "demo",
         "vgg_tiny on a part of the digits for 12 epochs: seconds per cell.",
         repetitions=3,
-        fields={"dataset": "digits", "network": "vgg_tiny", "epochs": 12},
+        fields={"dataset": "digits", "network": "vgg_tiny", "epochs": 12, "norm_init": "ones"},
         factors={"share": 0.25},
         # 42 images, as in the smallest cells of partial-data.
         least={"share": 1 / 32},
