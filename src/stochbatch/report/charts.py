@@ -129,6 +129,11 @@ class Forest:
     span: Span
     """The same number on both sides of zero."""
 
+    @property
+    def published(self) -> bool:
+        """Whether the article prints any of the differences."""
+        return any(one.published is not None for _, rows in self.groups for one in rows)
+
 
 def forest(layout: Layout) -> Forest:
     """Return the comparisons of all claims with the range that they are drawn in."""

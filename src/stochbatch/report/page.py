@@ -29,7 +29,6 @@ from stochbatch.studies.outcome import Outcome
 from stochbatch.studies.results import StudyResults
 
 PAGE = "index.html"
-TEMPLATE = "page.html.jinja"
 OURS = re.compile(
     rf"{PAGE}|claims\.csv|table\.(csv|md|tex)|figures(/[\w.-]+\.(pdf|png))?"
     r"|report-manifest\.json|\.DS_Store"
@@ -139,30 +138,43 @@ def _swap(folder: Path, files: Mapping[str, bytes]) -> None:
 
 def page(layout: Layout, folder: Path, sketches: Sequence[Sketch]) -> str:
     """Return the page as it is to lie in ``folder``, with links to figures that lie beside it."""
-    jinja2 = optional("jinja2")
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    style, script = _colours() + _read("page.css"), _read("page.js")
-    rendered: str = environment.from_string(_read(TEMPLATE)).render(
+    return rendered(
+        "page.html.jinja",
         **_words(layout),
         **_drawn(layout),
         study=layout.results.study,
         scale=layout.results.scale,
         layout=layout,
-        text=formatting,
         chars=charts.short,
         address_of=partial(_address_of, folder),
         downloads=sketches,
         failed=[one for one in layout.trials if one.status == "failed"],
         environment=provenance.facts(layout.trials),
         seconds=_duration(layout),
-        style=style,
-        script=script,
-        style_hash=_hash(style),
-        script_hash=_hash(script),
     )
-    return rendered
+
+
+def rendered(template: str, **context: Any) -> str:
+    """Return a page that needs nothing but itself."""
+    jinja2 = optional("jinja2")
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(_read),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    style, script = _colours() + _read("page.css"), _read("page.js")
+    return str(
+        environment.get_template(template).render(
+            **context,
+            text=formatting,
+            style=style,
+            script=script,
+            style_hash=_hash(style),
+            script_hash=_hash(script),
+        )
+    )
 
 
 def _read(name: str) -> str:
@@ -232,8 +244,6 @@ def _drawn(layout: Layout) -> dict[str, Any]:
     return {
         "forest": forest,
         "shown": {id(one.row): one for one in comparisons},
-        "ticks": forest.span.ticks(6),
-        "published_gains": any(one.published is not None for one in comparisons),
         "strips": strips,
         "span": span,
         "strips_published": any(row.statistics.cell.published for row in rows),
