@@ -119,7 +119,7 @@ def results() -> list[tuple[Sequence[str], Sequence[str], Sequence[str], list[st
     """Return the rows: the claim, what is printed, what was found, and marks at y = 0."""
     small = statistics(
         collect(
-            STUDIES["partial-data"], SCALES["small"], HERE.parent / "evidence/partial-data-small"
+            STUDIES["partial-data"], SCALES["small"], HERE.parent / "evidence"
         )
     )
     (cell,) = [

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stochbatch.report import write_report
+from stochbatch.report import write_article, write_report
 from stochbatch.studies import SCALES, STUDIES
 from tests.report.chromium import BROWSER, Chromium
 from tests.report.finished_study import begun_study
@@ -70,6 +70,13 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
+def article(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The article's tables, of which some cells have been run."""
+    runs = Path(__file__).parents[2] / "docs" / "evidence"
+    return write_article(runs, SCALES["small"], tmp_path_factory.mktemp("article")).as_uri()
+
+
+@pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> str:
     """24 lines with long labels, and one trial per cell."""
     layers = [{"name": "a", "kind": "conv", "size": 3, "probability": 0.5, "batches": 2.0}]
@@ -79,7 +86,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["begun", "many"])
+@pytest.mark.parametrize("name", ["begun", "many", "article"])
 def test_nothing_overlaps_or_leaves_the_window(
     name: str, scheme: str, browser: Chromium, request: pytest.FixtureRequest
 ) -> None:
@@ -91,7 +98,7 @@ def test_nothing_overlaps_or_leaves_the_window(
 
 
 @pytest.mark.parametrize("font", ["DejaVu Sans", "DejaVu Sans Condensed"])
-@pytest.mark.parametrize("name", ["begun", "many"])
+@pytest.mark.parametrize("name", ["begun", "many", "article"])
 def test_a_wide_and_a_narrow_font_fit_too(
     name: str, font: str, browser: Chromium, request: pytest.FixtureRequest
 ) -> None:
@@ -113,7 +120,7 @@ def violations(browser: Chromium) -> list[str]:
 
 @pytest.mark.skipif(not AXE, reason="AXE_CORE does not name axe.min.js")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["begun", "many"])
+@pytest.mark.parametrize("name", ["begun", "many", "article"])
 def test_axe_finds_no_violation(
     name: str, scheme: str, browser: Chromium, request: pytest.FixtureRequest
 ) -> None:

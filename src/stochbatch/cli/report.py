@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from stochbatch.cli.errors import UsageError
 from stochbatch.cli.options import with_options
 from stochbatch.cli.printing import examples, say
 from stochbatch.cli.study import Which
@@ -15,8 +16,12 @@ from stochbatch.cli.study import Which
 EPILOG = examples(
     "stochbatch report comparison --scale demo",
     "stochbatch report my-study.toml --scale small --to pages/mine",
+    "stochbatch report article --scale small",
     after="A report reads what trainings left, and never trains.",
 )
+
+ARTICLE = "article"
+"""In the place of a study: all five tables of the article, published and ours."""
 
 
 @with_options()
@@ -32,10 +37,17 @@ def report(
         bool, typer.Option(help="Draw figures, which takes most of the time.")
     ] = True,
 ) -> None:
-    """Write the page, tables and figures of a study."""
-    from stochbatch.report import write_report
-    from stochbatch.studies import StudyError
+    """Write the page, tables and figures of a study, or of the article's tables together."""
+    if which.name == ARTICLE and (which.only or which.trials):
+        raise UsageError("report article shows whole tables: leave out --only and --trials")
+    from stochbatch.report import write_article, write_report
+    from stochbatch.studies import SCALES, StudyError
 
+    if which.name == ARTICLE:
+        scale = SCALES[which.scale or "demo"]
+        folder = to or Path("reports") / f"{ARTICLE}-{scale.name}"
+        say(f"report: {write_article(which.root, scale, folder)}")
+        return
     found = which.results("stochbatch report")
     at = found.scale.name
     if not any(cell.done for cell in found.cells):

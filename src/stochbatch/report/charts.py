@@ -139,17 +139,23 @@ def forest(layout: Layout) -> Forest:
     """Return the comparisons of all claims with the range that they are drawn in."""
     groups = []
     for claim in layout.results.study.claims:
-        rows = [_comparison(layout, row) for row in layout.claims if row.claim == claim]
+        rows = [comparison(layout, row) for row in layout.claims if row.claim == claim]
         rows.sort(key=lambda one: not one.row.ahead)  # the whole before its places
         if rows:
-            groups.append((str(claim).removesuffix(", all else being equal."), rows))
-    every = [one for _, rows in groups for one in rows]
-    return Forest(groups, _both_sides(every))
+            title = f"Claim: {str(claim).removesuffix(', all else being equal.')}"
+            groups.append((title, rows))
+    return drawn(groups)
 
 
-def _comparison(layout: Layout, row: ClaimStatistics) -> Comparison:
+def drawn(groups: list[tuple[str, list[Comparison]]]) -> Forest:
+    """Return comparisons with the range that they are drawn in."""
+    return Forest(groups, _both_sides([one for _, rows in groups for one in rows]))
+
+
+def comparison(layout: Layout, row: ClaimStatistics) -> Comparison:
+    """Return a row of the plot."""
     claim, note = row.claim, ""
-    if row.cell and (claim.chooses or claim.best):
+    if row.cell and row.pairs and (claim.chooses or claim.best):
         other = row.baseline.coordinates[claim.axis] if row.baseline else "what was left out"
         note = f"{row.cell.coordinates[claim.axis]} against {other}"
     elif row.ahead and row.ahead[1] > 1:
@@ -165,9 +171,10 @@ def _comparison(layout: Layout, row: ClaimStatistics) -> Comparison:
 def _both_sides(rows: Sequence[Comparison]) -> Span:
     """Return a range around zero that most comparisons fit in; others become arrows."""
     sizes = sorted(abs(one.row.difference) for one in rows if one.row.difference is not None)
-    sizes = [size for size in sizes if size <= 6 * sizes[len(sizes) // 2] + 1] or [1.0]
-    wanted = [sizes[-1]]
-    wanted += [abs(one.published) for one in rows if one.published is not None]
+    wanted = [abs(one.published) for one in rows if one.published is not None]
+    sizes = [size for size in sizes if size <= 6 * sizes[len(sizes) // 2] + 1]
+    sizes = sizes or [max(wanted, default=1.0)]
+    wanted.append(sizes[-1])
     for one in rows:
         if one.row.interval is not None:
             wanted += [abs(one.row.interval.low), abs(one.row.interval.high)]

@@ -66,7 +66,14 @@ class Layout:
         return [one for one in self.claims if one.claim == row.claim and one.cell]
 
     def published(self, row: ClaimStatistics) -> float | None:
-        """Return the article's difference of a comparison; None where it lacks one of its cells."""
+        """Return the article's difference of a comparison; None where it lacks one of its cells.
+
+        Of a claim to be the best it is the difference to the article's own next best.
+        """
+        if row.cell and row.claim.best:
+            others = [self._cell({**row.place, row.claim.axis: one}) for one in row.claim.than]
+            each = [_gain(row.cell, other) for other in others]
+            return None if None in each else min(one for one in each if one is not None)
         if not row.ahead:
             return _gain(row.cell, row.baseline)
         axis, at = row.claim.axis, row.claim.grows

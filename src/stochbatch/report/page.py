@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import resources
@@ -31,7 +31,7 @@ from stochbatch.studies.results import StudyResults
 PAGE = "index.html"
 OURS = re.compile(
     rf"{PAGE}|claims\.csv|table\.(csv|md|tex)|figures(/[\w.-]+\.(pdf|png))?"
-    r"|report-manifest\.json|\.DS_Store"
+    r"|\.DS_Store"
 )
 """What a report's folder may hold."""
 
@@ -62,10 +62,14 @@ def write_report(
     Raises:
         ReportError: the folder cannot be written to, or holds files that are not a report's.
     """
-    folder = Path(folder)
+    return written(Path(folder), partial(_files, results, Path(folder), figures))
+
+
+def written(folder: Path, files: Callable[[], Mapping[str, bytes]]) -> Path:
+    """Put files in the place of a folder, as :func:`write_report` does; return the page's path."""
     try:
         _replace(folder, {})  # refuses a folder of others before anything is drawn
-        _replace(folder, _files(results, folder, figures))
+        _replace(folder, files())
     except OSError as error:
         raise ReportError(f"cannot write {folder}: {error.strerror or error}") from error
     return folder / PAGE

@@ -74,9 +74,14 @@ def markdown(layout: Layout) -> str:
 
 
 def _with_caption(table: Table) -> tuple[str, str]:
+    return table.caption, in_markdown(table)
+
+
+def in_markdown(table: Table) -> str:
+    """Return a table without its caption in Markdown."""
     lines = (table.head, ["---"] * len(table.head), *table.rows)
     texts = ([" ".join(str(one).split()).replace("|", "\\|") for one in line] for line in lines)
-    return table.caption, "\n".join(f"| {' | '.join(line)} |" for line in texts)
+    return "\n".join(f"| {' | '.join(line)} |" for line in texts)
 
 
 def latex(layout: Layout) -> str:
