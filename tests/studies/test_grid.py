@@ -158,6 +158,16 @@ def test_other_settings_of_a_method_have_no_published_numbers() -> None:
         assert {cell.published is not None for cell in cells} == {there}
 
 
+def test_a_method_at_its_own_usual_rate_has_no_published_numbers() -> None:
+    article = STUDIES["comparison"]
+    for rate, there in (({}, False), ({"lr": 0.1}, True)):
+        points = [{"label": "Entropy-SGD", "method": "entropy-sgd", **rate}]
+        method = article.axes[-1].model_copy(update={"points": points})
+        update = {"axes": [*article.axes[:-1], method], "claims": []}
+        cells = article.model_copy(update=update).cells(PAPER)
+        assert {cell.published is not None for cell in cells} == {there}
+
+
 def test_a_schedule_has_the_published_numbers_of_its_own_label_only() -> None:
     article = STUDIES["lr-schedules"]
     points = [
