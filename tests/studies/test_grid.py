@@ -79,6 +79,14 @@ def test_what_method_md_says_of_the_article_s_own_numbers() -> None:
             assert len(ours) == len(theirs) == 4
             steadier.append(max(ours) - min(ours) < max(theirs) - min(theirs))
     assert (sum(steadier), any(steadier[6:])) == (5, False)
+    for size, chosen, better in (("16", "0", "0.3"), ("32", "0.3", "0.6")):
+        means = {
+            row["param"].partition("=")[2]: float(row["value"])
+            for row in rows
+            if (row["table"], row["model"], row["batch_size"]) == ("batch_momentum", "VGG11", size)
+        }
+        assert max(means, key=means.get) == better
+        assert round(means[better] - means[chosen], 2) == (0.02 if size == "16" else 0.01)
 
 
 def test_one_study_is_not_of_the_article() -> None:
