@@ -242,7 +242,7 @@ MAP = [
         "over all the layers",
         PROBABILITY,
         '"all": [',
-        "optim/test_compare.py::test_all_layers_may_be_compared",
+        EVERY_WAY,
     ),
     Entry("Eq. 20", "global scheme: its shift", PROBABILITY, "layers.lambd * score", IN_DOUBLE),
     Entry(

@@ -198,6 +198,9 @@ def test_the_article_s_momenta_go_with_its_batch_sizes() -> None:
         expected = {16: 0.0, 32: 0.3, 64: 0.6, 128: 0.9}[trial.batch_size]
         assert trial.momentum == (0.0 if trial.method == "acc-sgd" else expected)
         assert (trial.epochs, trial.share, trial.width) == (100, 1.0, 1.0)
+        if cell.coordinates["method"] != "Entropy-SGD":
+            rates = trial.lr, trial.schedule, trial.schedule_settings["end_lr"]
+            assert rates == (0.1, "sigmoid", 0.001)
 
 
 @pytest.mark.parametrize("method", ["SBS", "Dropout", "Entropy-SGD", "Accelerated-SGD"])
