@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 from types import ModuleType
 
@@ -31,11 +32,13 @@ def test_all_of_the_article_is_mapped() -> None:
     mapped = [entry.where for entry in entries]
     assert {f"Eq. {number}" for number in range(9, 22)} <= {*mapped}
     assert {"Eq. 1, 2", "Eq. 3, 4", "Eq. 5 to 8"} <= {*mapped}
-    assert {"Section 4.1", "Section 4.2", "Section 4.3", "Abstract"} <= {*mapped}
+    assert {"Abstract", "Conclusion", "Section 3.1"} <= {*mapped}
+    assert {"Section 4.1", "Section 4.2", "Section 4.3"} <= {*mapped}
     assert {"Section 5", *(f"Section 5.{number}" for number in range(1, 5))} <= {*mapped}
     assert {*(f"Table {number}" for number in range(1, 6)), "Figure 1", "Figure 2"} <= {*mapped}
-    # Lines of the pseudocode, loops and the first line of each epoch counted once.
-    assert [mapped.count(f"Algorithm {number}") for number in (1, 2)] == [5, 8]
+    # Lines of the pseudocode, loops and the first line of each epoch counted once, and for
+    # Algorithm 2 its epochs in a training.
+    assert [mapped.count(f"Algorithm {number}") for number in (1, 2)] == [5, 9]
     for entry in entries:
         placed = bool(entry.file and entry.text and entry.test)
         assert placed != bool(entry.choice), entry
@@ -59,7 +62,7 @@ def test_every_test_in_the_map_exists_once() -> None:
             assert len(re.findall(rf"^def {name}\(", text, re.MULTILINE)) == 1, entry
 
 
-def test_settings_of_choices_exist() -> None:
+def test_choices_name_settings_that_exist_and_of_trainings_their_defaults() -> None:
     training = pytest.importorskip("stochbatch.training")
     nets = pytest.importorskip("stochbatch.nets")
     text = (
@@ -67,10 +70,22 @@ def test_settings_of_choices_exist() -> None:
     )
     named = set(re.findall(r"`([A-Za-z_0-9]+)=", text))
     assert len(named) > 15
-    known = {name for method in training.METHODS.values() for name in method.settings}
+    known = defaultdict(list)
+    for method in training.METHODS.values():
+        for name, value in [*method.settings.items(), ("lr", method.usual_lr)]:
+            known[name].append(value)
     for makers in (nets.NETWORKS, training.SCHEDULES):
-        known |= {name for make in makers.values() for name in inspect.signature(make).parameters}
-    assert named <= known | set(training.Trial.model_fields)
+        for make in makers.values():
+            for name, option in inspect.signature(make).parameters.items():
+                known[name].append(option.default)
+    for name, field in training.Trial.model_fields.items():
+        known[name].append(field.default)
+    assert named <= known.keys()
+    trainings = text.partition("For the trainings")[2]
+    for name, value in re.findall(r"`([a-z_0-9]+)=([^`]+)`", trainings):
+        given = json.loads(value)
+        found = [list(one) if isinstance(one, tuple) else one for one in known[name]]
+        assert (given in found) != (value == '"uniform"'), (name, value)
 
 
 PAGE = r"""# A page

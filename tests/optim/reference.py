@@ -1,7 +1,8 @@
 """Algorithm 2 in scalar loops over Python floats: what the fast code is tested against.
 
-``ReferenceSBS`` has all options of ``SBS`` and shares no code with it but the coins. (To read the
-algorithms, see ``stochbatch.optim.article``.)
+``ReferenceSBS`` has the options of ``SBS`` that say how weights move, but not its control, the
+mean field. It shares no code with ``SBS`` but the coins. (To read the algorithms, see
+``stochbatch.optim.article``.)
 """
 
 from __future__ import annotations
@@ -85,6 +86,7 @@ class ReferenceSBS:
         lambd: float = -4.0,
         probability: float | None = None,
         cross_layer: str = "total",
+        compare: str = "kind",
         lr_scaling: str = "none",
         momentum: float = 0.0,
         nesterov: bool = False,
@@ -93,7 +95,10 @@ class ReferenceSBS:
         seed: int = 0,
     ) -> None:
         self.weights = weights
-        self.kinds = kinds
+        self.kinds = [
+            {"kind": kind, "type": kind.replace("norm_bias", "norm_weight"), "all": ""}[compare]
+            for kind in kinds
+        ]
         self.lr = lr
         self.alpha, self.lambd, self.cross_layer = alpha, lambd, cross_layer
         self.probability = probability

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from stochbatch import SBS, param_groups, update_probability
+from stochbatch.nets import vgg11
 from tests.optim.networks import moves_natively, same_weights, small_network, train
 
 KINDS = ["conv", "norm_weight", "norm_bias", "conv", "norm_weight", "norm_bias", "bias"]
@@ -21,6 +22,24 @@ def test_all_layers_may_be_compared() -> None:
     alike = update_probability(grads(), ["other"] * len(KINDS))
     for one, other in zip(alike, update_probability(grads(), KINDS, compare="all"), strict=True):
         assert torch.equal(one, other)
+
+
+def test_over_all_layers_totals_move_small_ones_and_means_stop_the_classifier() -> None:
+    """At the start of VGG11, which is what docs/method.md says of ``compare="all"``."""
+    torch.manual_seed(0)
+    network = vgg11()
+    logits = network(torch.randn(16, 3, 32, 32))
+    nn.functional.cross_entropy(logits, torch.randint(10, (16,))).backward()
+    groups = param_groups(network)
+    layers = [(g["kind"], name, p.grad) for g in groups for name, p in g["params"]]
+    kinds, names, found = zip(*layers, strict=True)
+    total, mean = (
+        [p.mean().item() for p in update_probability(found, kinds, cross_layer=one, compare="all")]
+        for one in ("total", "mean")
+    )
+    small = [p for p, kind in zip(total, kinds, strict=True) if kind not in ("conv", "linear")]
+    assert 0.84 < min(small) <= max(small) < 0.88
+    assert max(p for p, n in zip(mean, names, strict=True) if n.startswith("classifier")) < 0.01
 
 
 def test_scale_and_shift_of_norms_are_of_one_type() -> None:

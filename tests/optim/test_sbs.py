@@ -11,8 +11,8 @@ from stochbatch import SBS, param_groups, uniform, update_probability
 from tests.optim.networks import backward, same_weights, set_gradients, small_network, train
 from tests.optim.reference import ReferenceSBS
 
-SHAPES = [(3, 2, 3, 3), (4, 3, 1, 1), (5, 4), (2, 5), (5,), (2,), (2,)]
-KINDS = ["conv", "conv", "linear", "linear", "bias", "bias", "norm_weight"]
+SHAPES = [(3, 2, 3, 3), (4, 3, 1, 1), (5, 4), (2, 5), (5,), (2,), (2,), (3,)]
+KINDS = ["conv", "conv", "linear", "linear", "bias", "bias", "norm_weight", "norm_bias"]
 MOVES = [
     {},
     {"momentum": 0.9},
@@ -22,6 +22,8 @@ PROBABILITIES = [
     {},
     {"cross_layer": "mean"},
     {"cross_layer": "weighted", "lambd": -1.0},
+    {"cross_layer": "mean", "compare": "all"},  # Eq. 19 as printed
+    {"compare": "type"},
     {"alpha": 1.0, "lambd": 0.0},
     {"alpha": 0.0, "lambd": 2.0},
     {"probability": 0.5},

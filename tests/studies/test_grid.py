@@ -79,6 +79,14 @@ def test_what_method_md_says_of_the_article_s_own_numbers() -> None:
             assert len(ours) == len(theirs) == 4
             steadier.append(max(ours) - min(ours) < max(theirs) - min(theirs))
     assert (sum(steadier), any(steadier[6:])) == (5, False)
+    for size, chosen, better in (("16", "0", "0.3"), ("32", "0.3", "0.6")):
+        means = {
+            row["param"].partition("=")[2]: float(row["value"])
+            for row in rows
+            if (row["table"], row["model"], row["batch_size"]) == ("batch_momentum", "VGG11", size)
+        }
+        assert max(means, key=means.get) == better
+        assert round(means[better] - means[chosen], 2) == (0.02 if size == "16" else 0.01)
 
 
 def test_one_study_is_not_of_the_article() -> None:
@@ -158,6 +166,16 @@ def test_other_settings_of_a_method_have_no_published_numbers() -> None:
         assert {cell.published is not None for cell in cells} == {there}
 
 
+def test_a_method_at_its_own_usual_rate_has_no_published_numbers() -> None:
+    article = STUDIES["comparison"]
+    for rate, there in (({}, False), ({"lr": 0.1}, True)):
+        points = [{"label": "Entropy-SGD", "method": "entropy-sgd", **rate}]
+        method = article.axes[-1].model_copy(update={"points": points})
+        update = {"axes": [*article.axes[:-1], method], "claims": []}
+        cells = article.model_copy(update=update).cells(PAPER)
+        assert {cell.published is not None for cell in cells} == {there}
+
+
 def test_a_schedule_has_the_published_numbers_of_its_own_label_only() -> None:
     article = STUDIES["lr-schedules"]
     points = [
@@ -180,6 +198,9 @@ def test_the_article_s_momenta_go_with_its_batch_sizes() -> None:
         expected = {16: 0.0, 32: 0.3, 64: 0.6, 128: 0.9}[trial.batch_size]
         assert trial.momentum == (0.0 if trial.method == "acc-sgd" else expected)
         assert (trial.epochs, trial.share, trial.width) == (100, 1.0, 1.0)
+        if cell.coordinates["method"] != "Entropy-SGD":
+            rates = trial.lr, trial.schedule, trial.schedule_settings["end_lr"]
+            assert rates == (0.1, "sigmoid", 0.001)
 
 
 @pytest.mark.parametrize("method", ["SBS", "Dropout", "Entropy-SGD", "Accelerated-SGD"])

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 
-from stochbatch import data
+from stochbatch import SBS, data, param_groups
 from stochbatch.training import METHODS, Interrupted, RunError, Trial, read_run, run, runner
 from stochbatch.training.builders import build_network
 from stochbatch.training.tensorboard import TensorBoard
@@ -91,8 +91,9 @@ def test_a_compiled_run_resumes_too(tmp_path: Path) -> None:
     assert lasting(run(trial, tmp_path / "parts").folder) == expected
 
 
-def test_it_is_the_loop_that_one_would_write(tmp_path: Path) -> None:
-    trial = Trial(**SMALL, momentum=0.9, seed=4)
+@pytest.mark.parametrize("method", ["sgd", "sbs"])
+def test_it_is_the_loop_that_one_would_write(method: str, tmp_path: Path) -> None:
+    trial = Trial(**SMALL, method=method, momentum=0.9, seed=4)
     run(trial, tmp_path)
     train = data.load("digits")
     chosen = data.subset(4, len(train), 0.2)
@@ -106,10 +107,17 @@ def test_it_is_the_loop_that_one_would_write(tmp_path: Path) -> None:
     )
     seed_everything(4, "initial weights")
     network = build_network(trial)
-    optimizer = torch.optim.SGD(network.parameters(), 0.1, momentum=0.9, weight_decay=5e-4)
+    usual = {"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4}
+    if method == "sgd":
+        optimizer = torch.optim.SGD(network.parameters(), **usual)
+    else:
+        optimizer = SBS(param_groups(network), **usual, seed=4)
     losses = []
     for epoch, lr in enumerate([0.1, 0.0505, 0.001]):
-        optimizer.param_groups[0]["lr"] = lr
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        if method == "sbs":
+            optimizer.new_epoch()
         total = 0.0
         for images, labels in batches.epoch(epoch):
             images = images.clone(memory_format=torch.contiguous_format)

@@ -115,7 +115,8 @@ def _key(table: str, coordinates: Mapping[str, str], fields: Mapping[str, Any]) 
 def _as_in_the_article(
     table: str, coordinates: Mapping[str, str], fields: Mapping[str, Any]
 ) -> bool:
-    method = fields.get("method", "sgd")
+    name = fields.get("method", "sgd")
+    method = METHODS[name]
     if table == "lr_schedules":
         rate = RATES.get(coordinates.get("schedule", ""))
         rates = [{"method": "sgd", "schedule_settings": {}, **rate}] if rate else []
@@ -123,12 +124,14 @@ def _as_in_the_article(
         rates = [SIGMOID]
     usual = {name: field.default for name, field in Trial.model_fields.items()}
     usual |= {"settings": {}, "schedule_settings": {}}
-    if table != "batch_momentum" and method != "acc-sgd":  # which has no momentum
+    if method.usual_lr is not None:
+        usual["lr"] = method.usual_lr
+    if table != "batch_momentum" and name != "acc-sgd":  # which has no momentum
         momentum = MOMENTA.get(fields.get("batch_size", usual["batch_size"]))
         if fields.get("momentum", 0.0) != momentum:
             return False
     given = {**usual, **fields}
-    known = METHODS[method].settings
+    known = method.settings
     varied = ("alpha", "lambd") if table == "alpha_lambda" else ()
     others = (name for name in given["settings"] if name not in varied)
     if any(given["settings"][name] != known.get(name) for name in others):

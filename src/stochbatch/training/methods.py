@@ -42,7 +42,7 @@ class Method:
     """
 
     title: str
-    """As the article's tables call it."""
+    """Its name in tables."""
     make: Callable[..., Optimizer]
     presets: Mapping[str, Any] = field(default_factory=dict)
     """Settings that differ from the optimizer's own defaults."""
