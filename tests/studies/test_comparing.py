@@ -84,7 +84,7 @@ def shifted(found: StudyResults, shifts: dict[str, list[float]]) -> StudyResults
                 replace(
                     cell.outcomes[0],
                     trial=trial,
-                    result=result.model_copy(update={"accuracy": accuracy}),
+                    result=result.model_copy(update={"accuracy": accuracy, "correct": None}),
                 )
             )
         cells.append(replace(cell, outcomes=tuple(outcomes)))
