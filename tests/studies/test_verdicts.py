@@ -71,6 +71,12 @@ def test_a_difference_of_so_many_deviations_is_found_with_80_percent(
     assert sum(t_test(list(row)) < 0.05 for row in rows) in expected(3000, 0.8)
 
 
+def test_without_a_spread_no_difference_is_said_to_be_found() -> None:
+    assert detectable([0.0, 0.0, 0.0]) is None
+    assert detectable([0.1 + 0.2, 0.3, 0.3]) is None
+    assert detectable([0.0, 0.0, 0.0], images=0.04) == pytest.approx(2.8 * 0.2, abs=0.01)
+
+
 def test_holm_of_a_textbook_example() -> None:
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
 
@@ -253,7 +259,7 @@ def test_counting_in_the_images_never_decides_more(
     assert t_test(values, images) >= t_test(values)
     assert equivalence_test(values, margin, images) >= equivalence_test(values, margin)
     assert t_interval(values, images=images).half_width >= t_interval(values).half_width
-    assert detectable(values, images) >= detectable(values)
+    assert (detectable(values, images) or 0) >= (detectable(values) or 0)
 
 
 def test_the_error_of_seeds_and_images_is_that_of_welch_and_satterthwaite() -> None:

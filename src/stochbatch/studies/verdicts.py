@@ -165,6 +165,8 @@ def _p(differences: Sequence[float], images: float, distance: float, tails: int)
 def detectable(differences: Sequence[float], images: float = 0.0) -> float | None:
     """Return the true difference that one such test would find with 80 %, given their spread.
 
+    Without a spread, or with fewer than two values, it is not known: None.
+
     Example:
         >>> from stochbatch.studies.verdicts import detectable
         >>> round(detectable([-1.0, 0.0, 1.0]), 2)  # a standard deviation of 1, three pairs
@@ -181,6 +183,8 @@ def detectable(differences: Sequence[float], images: float = 0.0) -> float | Non
         return float(brentq(lambda at: 1 - nctdtr(freedom, at, bound) - POWER, 0.0, most))
 
     spreads = _spreads(differences, images)
+    if max(spreads)[0] <= EXACT:
+        return None
     return max(shift(freedom) * spread / math.sqrt(count) for spread, freedom in spreads)
 
 
