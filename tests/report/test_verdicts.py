@@ -9,13 +9,13 @@ import pytest
 
 from stochbatch.report import write_report
 from stochbatch.report.layout import Layout
-from stochbatch.report.tables import CHOICE, UNEQUAL, claims
+from stochbatch.report.tables import CHOICE, FEW_IMAGES, UNEQUAL, claims
 from stochbatch.studies import StudyResults
 from stochbatch.studies.statistics import statistics
 from tests.report.finished_study import finished_study
 from tests.report.test_page import Page
 from tests.studies.test_claims import HIGH, LOW, MIDDLE, STUDY
-from tests.studies.test_statistics import results
+from tests.studies.test_statistics import SBS_RIGHT, SGD_RIGHT, counted, results
 
 
 def several() -> StudyResults:
@@ -100,3 +100,8 @@ def test_a_baseline_that_was_narrowed_away_is_named_as_left_out() -> None:
     found = results(LOW, study=STUDY, only={"run": ["sbs 1", "sbs 2"]})
     sides = ["sbs 1 (best of 1, 1 with fewer trials)", "sgd 1 or sgd 2 (left out)"]
     assert rows(Layout.of(found))[0][3:5] == sides
+
+
+def test_that_few_test_images_are_counted_in_is_said_where_they_are() -> None:
+    assert FEW_IMAGES in claims(Layout.of(counted(SGD_RIGHT, SBS_RIGHT))).caption
+    assert FEW_IMAGES not in claims(Layout.of(several())).caption

@@ -84,7 +84,7 @@ def shifted(found: StudyResults, shifts: dict[str, list[float]]) -> StudyResults
                 replace(
                     cell.outcomes[0],
                     trial=trial,
-                    result=result.model_copy(update={"accuracy": accuracy}),
+                    result=result.model_copy(update={"accuracy": accuracy, "correct": None}),
                 )
             )
         cells.append(replace(cell, outcomes=tuple(outcomes)))
@@ -144,4 +144,5 @@ def test_what_cannot_be_compared_is_one_line(
     with pytest.raises((StudyError, TrialError, ValueError, LookupError)) as caught:
         compare(methods, root=tmp_path / "runs", quiet=True, **{**QUICK, **changes})
     assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
     assert not (tmp_path / "runs").exists()

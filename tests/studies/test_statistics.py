@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stochbatch.studies import CellOutcomes, Outcome, Published, Scale, Study, StudyResults
+from stochbatch.studies import CellOutcomes, Claim, Outcome, Published, Scale, Study, StudyResults
 from stochbatch.studies.statistics import (
     PUBLISHED_TRIALS,
     cell_verdict,
     statistics,
 )
-from stochbatch.studies.verdicts import t_interval
+from stochbatch.studies.verdicts import image_variance, t_interval, t_test
 from stochbatch.training import Accuracy, DataFacts, Result
 
 STUDY = Study.from_text(
@@ -405,3 +405,87 @@ def test_a_published_mean_has_an_error_of_its_own() -> None:
         published, ours = generator.normal(90, 0.6, 10).mean(), generator.normal(90, 0.6, 5)
         wrong += cell_verdict(published, list(ours), True) != "agrees"
     assert 200 - 69 < wrong < 200 + 69
+
+
+def counted(*columns: Sequence[Sequence[int]], test_sets: str = "aaaa") -> StudyResults:
+    """Return a study with one evaluation per trial: which images each seed of a column had right.
+
+    The i-th column is on the i-th test set.
+    """
+    study = results(*([100 * float(np.mean(row)) for row in column] for column in columns))
+    cells = []
+    for cell, column, name in zip(study.cells, columns, test_sets, strict=False):
+        outcomes = []
+        for one, row in zip(cell.outcomes, column, strict=True):
+            data = FACTS.model_copy(update={"test_images": len(row), "test_sha256": name})
+            known = {"correct": " ".join(map(str, row)) if row else None, "data": data}
+            outcomes.append(replace(one, result=one.result.model_copy(update=known)))
+        cells.append(replace(cell, outcomes=tuple(outcomes)))
+    return replace(study, cells=tuple(cells))
+
+
+GENERATOR = np.random.default_rng(1)
+SGD_RIGHT, SBS_RIGHT, MORE, LESS = (
+    (GENERATOR.random((4, 50)) < GENERATOR.random(50)).astype(int).tolist() for _ in range(4)
+)
+
+
+def points(ours: Sequence[Sequence[int]], theirs: Sequence[Sequence[int]]) -> np.ndarray:
+    return 100.0 * np.subtract(ours, theirs)
+
+
+def test_the_sampling_of_few_test_images_is_in_p_and_interval() -> None:
+    found = statistics(counted(SGD_RIGHT, SBS_RIGHT)).claims[0]
+    table = points(SBS_RIGHT, SGD_RIGHT)
+    values, images = list(table.mean(axis=1)), image_variance(table)
+    assert images > 0
+    assert found.image_error == pytest.approx(math.sqrt(images))
+    assert found.p == pytest.approx(t_test(values, images))
+    assert found.interval.high == pytest.approx(t_interval(values, images=images).high)
+    assert 1 > found.p > t_test(values)
+
+
+def test_without_counts_nothing_is_known_of_the_images() -> None:
+    found = counted(SGD_RIGHT, SBS_RIGHT)
+    first = found.cells[0]
+    unknown = [
+        replace(one, result=one.result.model_copy(update={"correct": None}))
+        for one in first.outcomes
+    ]
+    found = replace(found, cells=(replace(first, outcomes=tuple(unknown)), *found.cells[1:]))
+    assert statistics(found).claims[0].image_error == 0
+
+
+def test_places_share_the_images_of_one_test_set_and_not_those_of_two() -> None:
+    columns = (SGD_RIGHT, SBS_RIGHT, LESS, MORE)
+    here, there = points(SBS_RIGHT, SGD_RIGHT), points(MORE, LESS)
+    one = statistics(counted(*columns)).claims[-1]
+    assert one.image_error**2 == pytest.approx(image_variance((here + there) / 2))
+    two = statistics(counted(*columns, test_sets="aabb")).claims[-1]
+    apart = image_variance(here / 2) + image_variance(there / 2)
+    assert two.image_error**2 == pytest.approx(apart)
+    assert one.image_error != two.image_error
+
+
+def test_a_gain_that_grows_has_the_images_of_both_its_ends() -> None:
+    growth = {"axis": "batch size", "from": "16", "to": "128"}
+    claim = Claim(axis="method", better="sbs", than="sgd", grows=growth)
+    study = replace(
+        counted(SGD_RIGHT, SBS_RIGHT, LESS, MORE),
+        study=STUDY.model_copy(update={"claims": (claim,)}),
+    )
+    (found,) = statistics(study).claims
+    grown = points(MORE, LESS) - points(SBS_RIGHT, SGD_RIGHT)
+    assert found.image_error**2 == pytest.approx(image_variance(grown))
+
+
+def test_a_training_that_diverged_guesses_every_image_alike() -> None:
+    found = counted(SGD_RIGHT, SBS_RIGHT)
+    cell = found.cells[0]
+    changes = {"status": "diverged", "correct": None}
+    broken = replace(cell.outcomes[0], result=cell.outcomes[0].result.model_copy(update=changes))
+    cells = (replace(cell, outcomes=(broken, *cell.outcomes[1:])), *found.cells[1:])
+    theirs = np.array(SGD_RIGHT, dtype=float)
+    theirs[0] = theirs[0].mean()
+    got = statistics(replace(found, cells=cells)).claims[0]
+    assert got.image_error**2 == pytest.approx(image_variance(points(SBS_RIGHT, theirs)))

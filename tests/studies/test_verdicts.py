@@ -7,6 +7,7 @@ the count around what is expected: another seed would fail six times in ten mill
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from stochbatch.studies.verdicts import (
     detectable,
     equivalence_test,
     holm,
+    image_variance,
     mean,
     t_interval,
     t_test,
@@ -67,6 +69,12 @@ def test_a_difference_of_so_many_deviations_is_found_with_80_percent(
     assert shift == pytest.approx(times, abs=0.011)
     rows = np.random.default_rng(0).normal(shift, 1, size=(3000, count))
     assert sum(t_test(list(row)) < 0.05 for row in rows) in expected(3000, 0.8)
+
+
+def test_without_a_spread_no_difference_is_said_to_be_found() -> None:
+    assert detectable([0.0, 0.0, 0.0]) is None
+    assert detectable([0.1 + 0.2, 0.3, 0.3]) is None
+    assert detectable([0.0, 0.0, 0.0], images=0.04) == pytest.approx(2.8 * 0.2, abs=0.01)
 
 
 def test_holm_of_a_textbook_example() -> None:
@@ -158,8 +166,8 @@ def test_the_best_of_four_is_rarely_called_so_when_it_is_not(gap: float) -> None
     for _ in range(2000):
         means = np.array([0, 0, gap, gap])[:, None]
         values = generator.normal(size=(4, 5)) - means
-        rivals = [list(values[0] - values[number]) for number in (1, 2, 3)]
-        false += decide([Pairs(rivals[0], 5, rivals)], 1, 0.1, 0.05)[0] == "best"
+        rivals = [Pairs(list(values[0] - values[number]), 5) for number in (1, 2, 3)]
+        false += decide([replace(rivals[0], rivals=rivals)], 1, 0.1, 0.05)[0] == "best"
     assert false <= expected(2000, 0.025).stop
 
 
@@ -167,7 +175,10 @@ def test_the_best_is_found_and_a_better_rival_too() -> None:
     ahead = [[1.0, 1.2, 0.9, 1.1, 1.0], [2.0, 2.2, 1.9, 2.1, 2.0]]
     behind = [[-one for one in ahead[0]], ahead[1]]
     near = [[0.1, -0.3, 0.2, 0.0, 0.4], ahead[1]]
-    said = [decide([Pairs(one[0], 5, one)], 1, 1.0, 0.05)[0] for one in (ahead, behind, near)]
+    said = [
+        decide([Pairs(one[0], 5, [Pairs(rival, 5) for rival in one])], 1, 1.0, 0.05)[0]
+        for one in (ahead, behind, near)
+    ]
     assert said == ["best", "not the best", "undecided"]
 
 
@@ -202,3 +213,60 @@ def test_the_best_of_several_on_its_own_trials_is_no_verdict_and_fresh_seeds_are
 def test_intervals_cover_the_truth_in_nineteen_of_twenty() -> None:
     rows = np.random.default_rng(0).normal(90, 2, size=(5000, 3))
     assert sum(90.0 in t_interval(list(row)) for row in rows) in expected(5000, 0.95)
+
+
+def drawn(generator: np.random.Generator, seeds: int, own: float) -> np.ndarray:
+    """Return differences by seed and image of two methods that are equally good on all images.
+
+    Images are harder or easier, for a method alone with a deviation of ``own`` (log-odds).
+    """
+    hardness, right = generator.normal(3.5, 2, 150), []
+    for _ in range(2):
+        odds = hardness + generator.normal(0, own, 150) + generator.normal(0, 0.1, (seeds, 1))
+        right.append(generator.random((seeds, 150)) < 1 / (1 + np.exp(-odds)))
+    return 100.0 * (right[0].astype(float) - right[1])
+
+
+@pytest.mark.parametrize(("seeds", "own"), [(3, 0.0), (3, 1.0), (5, 0.0), (5, 2.0)])
+def test_few_test_images_raise_no_more_false_alarms_than_many(seeds: int, own: float) -> None:
+    # 2,000 comparisons on 150 test images each, no difference over all images there might be: at
+    # most 5 % are false (measured: 3.4, 4.5, 5.1, 5.2). A test over seeds alone, which speaks of
+    # these 150 only, is false in 20 % of the last.
+    generator = np.random.default_rng(8)
+    right = wrong = 0
+    for _ in range(2000):
+        table = drawn(generator, seeds, own)
+        values, images = list(table.mean(axis=1)), image_variance(table)
+        right += decide([Pairs(values, seeds, images=images)], 1, 0.01, 0.05)[0] in DECIDED
+        wrong += t_test(values) < 0.05
+    assert right in expected(2000, 0.05)
+    assert wrong > (300 if own == 2 else 0)
+
+
+def test_images_are_sampled_apart_from_seeds_and_counted_once() -> None:
+    generator = np.random.default_rng(9)
+    by_seed, by_image = generator.normal(size=(4, 1)), generator.normal(size=200)
+    assert image_variance(by_seed + by_image) == pytest.approx(by_image.var(ddof=1) / 200)
+    noise = [image_variance(generator.normal(size=(4, 200))) for _ in range(500)]
+    assert np.mean(noise) < 0.15 / (4 * 200)  # counted twice it would be 1 / (4 * 200)
+
+
+@settings(deadline=None)
+@given(st.lists(ACCURACY, min_size=2, max_size=8), st.floats(0, 100), st.floats(0, 9))
+def test_counting_in_the_images_never_decides_more(
+    values: list[float], margin: float, images: float
+) -> None:
+    assert t_test(values, images) >= t_test(values)
+    assert equivalence_test(values, margin, images) >= equivalence_test(values, margin)
+    assert t_interval(values, images=images).half_width >= t_interval(values).half_width
+    assert (detectable(values, images) or 0) >= (detectable(values) or 0)
+
+
+def test_the_error_of_seeds_and_images_is_that_of_welch_and_satterthwaite() -> None:
+    values, images = [1.0, 2.0, 3.0, 4.0], 5.0
+    over_seeds = np.var(values, ddof=1) / 4
+    freedom = (over_seeds + images) ** 2 / (over_seeds**2 / 3)
+    t = 2.5 / math.sqrt(over_seeds + images)
+    assert t_test(values, images) == pytest.approx(2 * stats.t.sf(t, freedom))
+    half = stats.t.ppf(0.975, freedom) * math.sqrt(over_seeds + images)
+    assert t_interval(values, images=images).half_width == pytest.approx(half)

@@ -42,6 +42,10 @@ TESTED = (
     "{margin:g} of zero, corrected likewise. Detectable: the difference that one such test finds "
     "with 80 %. Intervals are not corrected. There is a verdict when all planned pairs are over."
 )
+FEW_IMAGES = (
+    "Test sets below 2,000 images are a sample too: there intervals and p count in that other "
+    "images might have been drawn."
+)
 CHOICE = (
     "Of a side with several labels the one with the highest mean accuracy over its trials so far "
     "stands for it. It was chosen on the same trials as are compared here, so such a claim has no "
@@ -210,6 +214,8 @@ def claims(layout: Layout) -> Table:
     made, found = layout.results.study.claims, layout.claims
     study = layout.results.study
     caption = [TESTED.format(level=LOOK if study.extended else SIGNIFICANT, margin=study.margin)]
+    if any(row.image_error for row in found):
+        caption.append(FEW_IMAGES)
     if any(claim.chooses for claim in made):
         caption.append(CHOICE)
     if any(row.among != row.baseline_among for row in found if row.claim.chooses):

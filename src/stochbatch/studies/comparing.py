@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from stochbatch.data.own_data import taken_in
 from stochbatch.registry import METHODS
 from stochbatch.studies.claim import Claim
@@ -20,6 +22,7 @@ from stochbatch.studies.scales import SCALES, Scale
 from stochbatch.studies.selection import StudyError
 from stochbatch.studies.tuning import Tuning, validation_images
 from stochbatch.training import Trial
+from stochbatch.training.exceptions import what_is_wrong
 
 if TYPE_CHECKING:
     from stochbatch.studies.engine import Count
@@ -79,20 +82,24 @@ def comparison(
     points = [
         {"label": title, "method": method} for method, title in zip(methods, titles, strict=True)
     ]
-    return Study(
-        name=name or "-".join(["compare", called, *methods]),
-        title=" against ".join([titles[0], ", ".join(titles[1:])]),
-        caption=f"Test accuracy (%) on {called}, each method at the settings that tuning chose.",
-        data=data,
-        base=given,
-        axes=[Axis(name="method", points=points)],
-        claims=[
-            Claim(axis="method", better=(title,), than=(titles[0],), primary=True)
-            for title in titles[1:]
-        ],
-        repetitions=seeds,
-        tuning=Tuning(budget=budget, spaces=spaces),
-    )
+    try:
+        return Study(
+            name=name or "-".join(["compare", called, *methods]),
+            title=" against ".join([titles[0], ", ".join(titles[1:])]),
+            caption=f"Test accuracy (%) on {called}, each method at the settings that tuning "
+            "chose.",
+            data=data,
+            base=given,
+            axes=[Axis(name="method", points=points)],
+            claims=[
+                Claim(axis="method", better=(title,), than=(titles[0],), primary=True)
+                for title in titles[1:]
+            ],
+            repetitions=seeds,
+            tuning=Tuning(budget=budget, spaces=spaces),
+        )
+    except ValidationError as error:
+        raise StudyError(what_is_wrong(error)) from None
 
 
 def _space(method: str, methods: Sequence[str], tune: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from stochbatch.data import DATASETS
 from stochbatch.studies.cell import Cell
@@ -27,6 +30,7 @@ from stochbatch.studies.verdicts import (
     decide,
     detectable,
     holm,
+    image_variance,
     mean,
     std,
     t_interval,
@@ -104,6 +108,8 @@ class ClaimStatistics:
     """Not corrected for the number of claims."""
     detectable: float | None
     """The true difference that one such test finds with 80 %."""
+    image_error: float
+    """Standard error of the difference by the sampling of test images; 0 where they are many."""
     ahead: tuple[int, int] | None
     """Over the whole table: in how many places it is ahead, and how many there are."""
     collapsed: int
@@ -267,6 +273,23 @@ def _of_claims(results: StudyResults) -> tuple[ClaimStatistics, ...]:
     return tuple(found[number] for number in sorted(found))
 
 
+class _Gain(NamedTuple):
+    """By how much one cell, or a mean of several, is ahead of another, in percentage points."""
+
+    by_seed: Mapping[int, float]
+    images: Mapping[str, Mapping[int, NDArray[np.float64]]]
+    """By test set and seed: an array over its images, of those that are known."""
+
+    def pairs(self, planned: int | None, out: frozenset[int] = frozenset()) -> Pairs:
+        """Return what a verdict is made from, without the seeds that are to stay out."""
+        kept = sorted(self.by_seed.keys() - out)
+        images = (
+            image_variance([known[seed] for seed in kept if seed in known])
+            for known in self.images.values()
+        )
+        return Pairs([self.by_seed[seed] for seed in kept], planned, images=math.fsum(images))
+
+
 @dataclass(frozen=True)
 class _Row:
     """A claim in one place, or over the whole table."""
@@ -274,14 +297,18 @@ class _Row:
     claim: Claim
     place: Mapping[str, str]
     sides: Mapping[str, Any]
-    differences: Mapping[int, float]
-    """By seed."""
+    gain: _Gain
     planned: int | None
     family: Literal["primary", "exploratory"]
     collapsed: frozenset[int] = frozenset()
     """Seeds of which a trial diverged or ended at chance."""
-    rivals: tuple[Mapping[int, float], ...] = ()
+    rivals: tuple[_Gain, ...] = ()
     ahead: tuple[int, int] | None = None
+
+    @property
+    def differences(self) -> Mapping[int, float]:
+        """By seed."""
+        return self.gain.by_seed
 
     def pairs(self, sound: bool = False) -> Pairs:
         """Return what a verdict is made from; if sound, without what collapsed."""
@@ -289,15 +316,15 @@ class _Row:
         planned = self.planned
         if planned is not None:
             planned -= len(out & self.differences.keys())
-        return Pairs(
-            _in_order(self.differences, out),
-            planned,
-            [_in_order(rival, out) for rival in self.rivals],
-            self.claim.chooses,
+        return replace(
+            self.gain.pairs(planned, out),
+            rivals=[rival.pairs(planned, out) for rival in self.rivals],
+            chosen=self.claim.chooses,
         )
 
     def statistics(self, planned: int, corrected: float | None, verdict: str) -> ClaimStatistics:
-        values = _in_order(self.differences)
+        pairs = self.pairs()
+        values = pairs.differences
         return ClaimStatistics(
             claim=self.claim,
             place=self.place,
@@ -306,19 +333,16 @@ class _Row:
             planned=planned,
             by_seed={seed: self.differences[seed] for seed in sorted(self.differences)},
             difference=mean(values) if values else None,
-            interval=t_interval(values),
-            detectable=detectable(values),
+            interval=t_interval(values, images=pairs.images),
+            detectable=detectable(values, pairs.images),
+            image_error=math.sqrt(pairs.images),
             ahead=self.ahead,
             collapsed=len(self.collapsed & self.differences.keys()),
             family=self.family,
-            p=self.pairs().p,
+            p=pairs.p,
             corrected_p=corrected,
             verdict=verdict,
         )
-
-
-def _in_order(by_seed: Mapping[int, float], out: frozenset[int] = frozenset()) -> list[float]:
-    return [by_seed[seed] for seed in sorted(by_seed.keys() - out)]
 
 
 def _rows(claim: Claim, cells: Sequence[CellOutcomes], planned: int) -> list[_Row]:
@@ -353,11 +377,11 @@ def _rows(claim: Claim, cells: Sequence[CellOutcomes], planned: int) -> list[_Ro
                 claim,
                 {axis: label for axis, label in coordinates if axis != claim.axis},
                 sides,
-                {} if theirs is None else _differences(ours, theirs),
+                _Gain({}, {}) if theirs is None else _gain(ours, theirs),
                 _planned(planned, ours, *rivals),
                 "primary" if claim.primary and len(places) == 1 else "exploratory",
                 frozenset().union(*(_collapsed(cell) for cell in (ours, *rivals))),
-                tuple(_differences(ours, rival) for rival in rivals) if claim.best else (),
+                tuple(_gain(ours, rival) for rival in rivals) if claim.best else (),
             )
         )
     if len(places) > 1 and rows and not claim.chooses and not claim.best:
@@ -379,7 +403,10 @@ def _growth(claim: Claim, cells: Sequence[CellOutcomes], planned: int) -> list[_
         start, end = there.get(claim.grows.start), there.get(claim.grows.end)
         if start and end:
             shared = start.differences.keys() & end.differences.keys()
-            grown = {seed: end.differences[seed] - start.differences[seed] for seed in shared}
+            grown = _Gain(
+                {seed: end.differences[seed] - start.differences[seed] for seed in shared},
+                _weighted([(1, end), (-1, start)]),
+            )
             planned_both = end.planned if start.planned == end.planned else None
             collapsed = start.collapsed | end.collapsed
             rows.append(_Row(claim, {}, {}, grown, planned_both, "exploratory", collapsed))
@@ -401,7 +428,7 @@ def _over_the_table(claim: Claim, rows: Sequence[_Row]) -> _Row:
         claim,
         {},
         sides,
-        means,
+        _Gain(means, _weighted([(1 / len(rows), row) for row in rows])),
         rows[0].planned if len({row.planned for row in rows}) == 1 else None,
         "primary" if claim.primary else "exploratory",
         frozenset().union(*(row.collapsed for row in rows)),
@@ -414,9 +441,35 @@ def _planned(planned: int, *cells: CellOutcomes) -> int | None:
     return planned if all(len(cell.outcomes) in (0, planned) for cell in cells) else None
 
 
-def _differences(cell: CellOutcomes, baseline: CellOutcomes) -> dict[int, float]:
-    ours, theirs = accuracies(cell.outcomes), accuracies(baseline.outcomes)
-    return {seed: ours[seed] - theirs[seed] for seed in ours.keys() & theirs.keys()}
+def _gain(cell: CellOutcomes, baseline: CellOutcomes) -> _Gain:
+    by_seed: dict[int, float] = {}
+    images: dict[str, dict[int, NDArray[np.float64]]] = {}
+    theirs = {outcome.seed: outcome.result for outcome in baseline.done}
+    for outcome in cell.done:
+        one, other = outcome.result, theirs.get(outcome.seed)
+        if one is None or other is None or one.accuracy is None or other.accuracy is None:
+            continue
+        by_seed[outcome.seed] = one.accuracy.mean - other.accuracy.mean
+        known = images.setdefault(one.data.test_sha256, {})
+        shares = one.image_accuracy, other.image_accuracy
+        if None not in shares and one.data.test_sha256 == other.data.test_sha256:
+            known[outcome.seed] = np.subtract(*shares)  # type: ignore[arg-type]
+    return _Gain(by_seed, images)
+
+
+def _weighted(rows: Sequence[tuple[float, _Row]]) -> dict[str, dict[int, NDArray[np.float64]]]:
+    """Return the weighted sums of rows' differences by image, of the seeds that are known in all.
+
+    Rows on one test set share its images; different test sets are sampled independently.
+    """
+    found = {}
+    for test_set in dict.fromkeys(name for _, row in rows for name in row.gain.images):
+        parts = [(by, row.gain.images[test_set]) for by, row in rows if test_set in row.gain.images]
+        seeds = set.intersection(*(set(known) for _, known in parts))
+        found[test_set] = {
+            seed: np.sum([by * known[seed] for by, known in parts], axis=0) for seed in seeds
+        }
+    return found
 
 
 def _collapsed(cell: CellOutcomes) -> set[int]:

@@ -2,6 +2,11 @@ r"""From paired differences to a verdict: t tests over seeds, corrected for thei
 
 With :math:`n` values of mean :math:`m` and standard deviation :math:`s` the interval of the mean is
 :math:`m \pm t_{0.975,\,n-1}\, s / \sqrt n`. Nothing here draws at random.
+
+Few test images are a sample too: where a mean comes with the variance :math:`v` of that sampling,
+its squared standard error is also taken to be :math:`s^2 / n + v`, with degrees of freedom by
+Welch and Satterthwaite, and whatever decides less counts: the interval is the wider of both, the p
+value the larger.
 """
 
 from __future__ import annotations
@@ -10,6 +15,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import nctdtr, stdtr, stdtrit
 
@@ -56,13 +63,44 @@ def std(values: Sequence[float]) -> float:
     return math.sqrt(math.fsum((value - middle) ** 2 for value in values) / (len(values) - 1))
 
 
-def t_interval(values: Sequence[float], others: int = 0) -> Interval | None:
+def image_variance(differences: Sequence[NDArray[np.float64]]) -> float:
+    """Return the variance that the mean of all has because other test images might have been drawn.
+
+    Args:
+        differences: an array per seed, of which each has a number per test image.
+
+    What differs by image and by seed alike, as if at random, is left out: it is in the spread over
+    seeds, and would be counted twice.
+    """
+    table = np.array(differences)
+    if min(table.shape[0], table.shape[-1]) < 2:
+        return 0.0
+    (seeds, images), by_image = table.shape, table.mean(axis=0)
+    rest = table - by_image - table.mean(axis=1, keepdims=True) + table.mean()
+    noise = np.square(rest).sum() / ((seeds - 1) * (images - 1))
+    return max(0.0, float((by_image.var(ddof=1) - noise / seeds) / images))
+
+
+def _spreads(values: Sequence[float], images: float) -> list[tuple[float, float]]:
+    """Return the spread over seeds, and that of seeds and images, with their degrees of freedom."""
+    spread, freedom = std(values), len(values) - 1
+    if not images:
+        return [(spread, freedom)]
+    both = math.hypot(spread, math.sqrt(len(values) * images))
+    return [
+        (spread, freedom),
+        (both, freedom * (both / spread) ** 4 if spread > EXACT else math.inf),
+    ]
+
+
+def t_interval(values: Sequence[float], others: int = 0, images: float = 0.0) -> Interval | None:
     """Return the 95 % interval of a mean, or None with fewer than two values.
 
     Args:
         values: the values.
         others: if given, the interval is that of the difference to a mean of so many others, as
             scattered as these, of which only the mean is known.
+        images: the variance of the mean by the sampling of test images.
 
     Example:
         >>> from stochbatch.studies.verdicts import t_interval
@@ -73,12 +111,15 @@ def t_interval(values: Sequence[float], others: int = 0) -> Interval | None:
     count = len(values)
     if count < 2:
         return None
-    spread = math.sqrt(1 / count + (1 / others if others else 0.0))
-    half = float(stdtrit(count - 1, (1 + LEVEL) / 2)) * std(values) * spread
+    share = math.sqrt(1 / count + (1 / others if others else 0.0))
+    half = max(
+        float(stdtrit(freedom, (1 + LEVEL) / 2)) * spread * share
+        for spread, freedom in _spreads(values, images)
+    )
     return Interval(mean(values) - half, mean(values) + half)
 
 
-def t_test(differences: Sequence[float]) -> float | None:
+def t_test(differences: Sequence[float], images: float = 0.0) -> float | None:
     r"""Return the two-sided p value of a mean of zero, or None with fewer than two values.
 
     The t test divides by the spread. Where the spread is zero it has no answer, and p is that
@@ -93,31 +134,38 @@ def t_test(differences: Sequence[float]) -> float | None:
         >>> t_test([0.5, 0.5, 0.5])
         0.25
     """
-    count = len(differences)
-    if count < 2:
+    if len(differences) < 2:
         return None
-    middle, spread = mean(differences), std(differences)
-    if spread <= EXACT:
-        return 1.0 if abs(middle) <= EXACT else 2.0 ** (1 - count)
-    return 2 * float(stdtr(count - 1, -abs(middle) * math.sqrt(count) / spread))
+    return _p(differences, images, abs(mean(differences)), tails=2)
 
 
-def equivalence_test(differences: Sequence[float], margin: float) -> float | None:
+def equivalence_test(
+    differences: Sequence[float], margin: float, images: float = 0.0
+) -> float | None:
     """Return the p value of a mean at least ``margin`` away from zero; None with too few values.
 
     It is below 0.05 exactly where the 90 % interval lies within the margin on both sides.
     """
-    count = len(differences)
-    if count < 2:
+    if len(differences) < 2:
         return None
-    room, spread = margin - abs(mean(differences)), std(differences)
-    if spread <= EXACT:
-        return 2.0 ** (1 - count) if room > 0 else 1.0
-    return float(stdtr(count - 1, -room * math.sqrt(count) / spread))
+    return _p(differences, images, margin - abs(mean(differences)), tails=1)
 
 
-def detectable(differences: Sequence[float]) -> float | None:
+def _p(differences: Sequence[float], images: float, distance: float, tails: int) -> float:
+    count = len(differences)
+
+    def p(spread: float, freedom: float) -> float:
+        if spread <= EXACT:
+            return 2.0 ** (1 - count) if distance > EXACT else 1.0
+        return tails * float(stdtr(freedom, -distance * math.sqrt(count) / spread))
+
+    return max(p(*one) for one in _spreads(differences, images))
+
+
+def detectable(differences: Sequence[float], images: float = 0.0) -> float | None:
     """Return the true difference that one such test would find with 80 %, given their spread.
+
+    Without a spread, or with fewer than two values, it is not known: None.
 
     Example:
         >>> from stochbatch.studies.verdicts import detectable
@@ -127,12 +175,17 @@ def detectable(differences: Sequence[float]) -> float | None:
     count = len(differences)
     if count < 2:
         return None
-    freedom = count - 1
-    bound = float(stdtrit(freedom, 1 - SIGNIFICANT / 2))
-    # The other tail adds less than a thousandth of the power there.
-    most = 2 * bound + 5
-    centre = brentq(lambda shift: 1 - nctdtr(freedom, shift, bound) - POWER, 0.0, most)
-    return float(centre) * std(differences) / math.sqrt(count)
+
+    def shift(freedom: float) -> float:
+        bound = float(stdtrit(freedom, 1 - SIGNIFICANT / 2))
+        # The other tail adds less than a thousandth of the power there.
+        most = 2 * bound + 5
+        return float(brentq(lambda at: 1 - nctdtr(freedom, at, bound) - POWER, 0.0, most))
+
+    spreads = _spreads(differences, images)
+    if max(spreads)[0] <= EXACT:
+        return None
+    return max(shift(freedom) * spread / math.sqrt(count) for spread, freedom in spreads)
 
 
 def holm(p_values: Sequence[float | None], count: int = 0) -> list[float | None]:
@@ -164,10 +217,12 @@ class Pairs:
     differences: Sequence[float]
     planned: int | None
     """Pairs that the study planned; None if it is not this many that were asked for."""
-    rivals: Sequence[Sequence[float]] = ()
-    """Of a claim to be the best: differences to each of the others."""
+    rivals: Sequence[Pairs] = ()
+    """Of a claim to be the best: the pairs with each of the others."""
     chosen: bool = False
     """Whether a side was chosen on these trials."""
+    images: float = 0.0
+    """Variance of the mean difference by the sampling of test images."""
 
     @property
     def complete(self) -> bool:
@@ -178,20 +233,20 @@ class Pairs:
     def p(self) -> float | None:
         """The p value of the claim; of one to be the best that of its weakest comparison."""
         if not self.rivals:
-            return t_test(self.differences)
-        found = [t_test(rival) for rival in self.rivals]
+            return t_test(self.differences, self.images)
+        found = [rival.p for rival in self.rivals]
         if any(p is None for p in found):
             return None
-        if all(mean(rival) > 0 for rival in self.rivals):
+        if all(mean(rival.differences) > 0 for rival in self.rivals):
             return max(p for p in found if p is not None)
         return 1.0
 
     @property
     def beaten(self) -> bool:
         """Whether one of the others is better, corrected for their number."""
-        corrected = holm([t_test(rival) for rival in self.rivals])
+        corrected = holm([rival.p for rival in self.rivals])
         return any(
-            p is not None and p < SIGNIFICANT and mean(rival) < 0
+            p is not None and p < SIGNIFICANT and mean(rival.differences) < 0
             for p, rival in zip(corrected, self.rivals, strict=True)
         )
 
@@ -206,7 +261,9 @@ def decide(family: Sequence[Pairs], count: int, margin: float, level: float) -> 
         level: a corrected p value below it decides.
     """
     corrected = holm([pairs.p if not pairs.chosen else None for pairs in family], count)
-    near = holm([equivalence_test(pairs.differences, margin) for pairs in family], count)
+    near = holm(
+        [equivalence_test(pairs.differences, margin, pairs.images) for pairs in family], count
+    )
     verdicts = []
     for pairs, p, same in zip(family, corrected, near, strict=True):
         decided = p is not None and p < level

@@ -60,6 +60,7 @@ class Schema(BaseModel):
     schedule: dict[str, Any]
     scaler: dict[str, Any]
     tally: Annotated[list[Tensor], Field(min_length=3, max_length=3)]
+    correct: Tensor | None = None
 
 
 class Loaded(NamedTuple):

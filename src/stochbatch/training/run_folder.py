@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -143,6 +144,11 @@ def _check_whole(result: Result) -> None:
         raise ValueError(f"{result.status} after {result.epochs} of {trial.epochs} epochs")
     if result.accuracy != Accuracy.of(result.curve, diverged):
         raise ValueError("its accuracy is not that of its curve")
+    images, count = result.image_accuracy, result.data.test_images
+    if result.accuracy is not None and images is not None:
+        missed = abs(math.fsum(images) - count * result.accuracy.mean)
+        if len(images) != count or missed > 1e-6 * count:
+            raise ValueError("its accuracy is not that of its images")
 
 
 def _check_whose(path: Path, trial: str) -> None:

@@ -332,6 +332,8 @@ class _Runner:
         # One entry, as safetensors writes several in any order.
         whose = json.dumps({"trial": self.trial.hash, "data": self.trainer.facts.key})
         weights = safetensors.torch.save(copies, {"stochbatch": whose})
+        counts = None if status == "diverged" else self.trainer.correct
+        correct = None if counts is None else " ".join(map(str, counts.tolist()))
         result = Result(
             status=status,  # type: ignore[arg-type]
             trial=self.trial.model_dump(),
@@ -340,6 +342,7 @@ class _Runner:
             accuracy=Accuracy.of(curve, diverged=status == "diverged"),
             train_loss=lines[-1]["train_loss"],
             curve=curve,
+            correct=correct,
             parameters=sum(parameter.numel() for parameter in network.parameters()),
             data=self.trainer.facts,
             weights_sha256=hashlib.sha256(weights).hexdigest(),
@@ -351,7 +354,8 @@ class _Runner:
             write_atomically(self.folder / WEIGHTS, lambda file: file.write(weights))
         except OSError as error:
             raise RunError(f"cannot write {self.folder / WEIGHTS}: {error.strerror}") from error
-        write(self.folder / RESULT, result.model_dump_json(indent=1))
+        unknown = {"correct"} if result.correct is None else None
+        write(self.folder / RESULT, result.model_dump_json(indent=1, exclude=unknown))
         checkpoint.remove_all(self.folder)
         return result
 

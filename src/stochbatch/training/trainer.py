@@ -25,12 +25,15 @@ from stochbatch.training.builders import build_network, build_optimizer
 from stochbatch.training.distributed import ALONE, Ranks, Slices
 from stochbatch.training.exceptions import RunError
 from stochbatch.training.result import DataFacts
-from stochbatch.training.trial import Trial
+from stochbatch.training.trial import Trial, last_tenth
 
 EVALUATION_PIXELS = {"cpu": 1 << 17}
 """About so many pixels are evaluated at once: on a CPU what its caches hold."""
 MANY_PIXELS = 1 << 20
 """The same on other devices."""
+
+FEW_IMAGES = 2_000
+"""In smaller test sets each image counts: it is kept how often it was right."""
 
 RESAMPLED_IMAGES = 10_000
 """So many images, at most, re-estimate batch norm where the method asks for that."""
@@ -55,11 +58,13 @@ class Tally(NamedTuple):
             torch.zeros((), dtype=torch.int64, device=device),
         )
 
-    def add(self, loss: Tensor, logits: Tensor, labels: Tensor) -> None:
-        """Count a batch, given its mean loss."""
+    def add(self, loss: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
+        """Count a batch, given its mean loss; return which of its images are right."""
+        right = logits.detach().argmax(1) == labels
         self.loss.add_(loss.detach().to(self.loss.dtype) * len(labels))
-        self.correct.add_((logits.detach().argmax(1) == labels).sum())
+        self.correct.add_(right.sum())
         self.images.add_(len(labels))
+        return right
 
     def read(self) -> tuple[float, float, int]:
         """Return mean loss, accuracy in percent, and number of images (waits for the device)."""
@@ -141,6 +146,8 @@ class Trainer:
         self.schedule = schedule(self.optimizer, trial.epochs, **trial.schedule_settings)
         self.scaler = torch.amp.GradScaler(device.type, enabled=trial.precision == "fp16")
         self.tally = Tally.zeros(device)
+        self.correct: Tensor | None = None
+        """How often each image of a small test set was right in the last tenth of the epochs."""
         # Ranks drop features of their images by numbers of their own, but the coin of a residual
         # branch is one for the whole batch.
         drops = any(isinstance(module, nn.Dropout) for module in self.network.modules())
@@ -238,22 +245,30 @@ class Trainer:
         """Return metrics of the test images, or none if interrupted; all ranks must call this."""
         if self.method.closure:
             self._resample_batch_norm(epoch)
-        return self.ranks.first(lambda: self._test(interrupted))
+        return self.ranks.first(lambda: self._test(epoch, interrupted))
 
-    def _test(self, interrupted: Callable[[], object]) -> dict[str, Any]:
+    def _test(self, epoch: int, interrupted: Callable[[], object]) -> dict[str, Any]:
         self.network.eval()
-        tally = Tally.zeros(self.device)
+        tally, right = Tally.zeros(self.device), []
         for images, labels in self.test.epoch(0):
             with torch.no_grad(), self._autocast():
                 logits = self.forward(images)  # channels last: faster, and without a backward safe
                 loss = nn.functional.cross_entropy(logits, labels)
-            tally.add(loss, logits, labels)
+            right.append(tally.add(loss, logits, labels))
             if interrupted():
                 return {}
+        if self.facts.test_images < FEW_IMAGES and not self.trial.validation:
+            self._count(epoch, torch.cat(right).int().cpu())
         mean_loss, accuracy, _ = tally.read()
         if math.isnan(mean_loss):  # argmax of NaN is class 0; a network without an answer guesses
             accuracy = 100 / self.classes
         return {"test_loss": number_or_none(mean_loss), "test_accuracy": accuracy}
+
+    def _count(self, epoch: int, right: Tensor) -> None:
+        if epoch <= self.trial.epochs - last_tenth(self.trial.epochs):
+            self.correct = right
+        elif self.correct is not None:  # as it is after resuming what an earlier version began
+            self.correct = self.correct + right
 
     def _resample_batch_norm(self, epoch: int) -> None:
         count = min(len(self.batches), -(-RESAMPLED_IMAGES // self.trial.batch_size))
@@ -278,6 +293,7 @@ class Trainer:
             "schedule": _plain(self.schedule.state_dict()),
             "scaler": self.scaler.state_dict(),
             "tally": self.ranks.sum(self.tally),
+            "correct": self.correct,
         }
 
     def load(self, state: dict[str, Any]) -> None:
@@ -300,6 +316,7 @@ class Trainer:
         # The schedule would warn if its first call came before one of the optimizer's.
         self.optimizer._opt_called = True  # type: ignore[attr-defined]
         self.scaler.load_state_dict(state["scaler"])
+        self.correct = state.get("correct")
         self.tally = Tally.zeros(self.device)
         if self.ranks.rank == 0:  # it counts for all of them until now
             for mine, saved in zip(self.tally, state["tally"], strict=True):
