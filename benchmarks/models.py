@@ -52,9 +52,10 @@ PARAMETERS: dict[str, Callable[[], nn.Module]] = {
 
 
 def with_gradients(model: nn.Module) -> nn.Module:
-    """Give every parameter a gradient of plausible size."""
+    """Put a network on the GPU, if there is one, and give every parameter a plausible gradient."""
     generator = torch.Generator().manual_seed(0)
+    model.to(torch.accelerator.current_accelerator() or "cpu")
     for parameter in model.parameters():
         grad = torch.randn(parameter.shape, generator=generator) * 0.01
-        parameter.grad = grad.to(parameter.dtype)
+        parameter.grad = grad.to(parameter)
     return model

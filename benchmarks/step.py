@@ -1,4 +1,4 @@
-"""The optimizer's step alone, as a ratio to torch's fused Adam."""
+"""The optimizer's step alone, as a ratio to torch's fused Adam; on a GPU, if there is one."""
 
 from __future__ import annotations
 

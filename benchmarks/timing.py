@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+import torch
+
 
 class Times(NamedTuple):
     """Median, 10th and 90th percentile of repeated timings, in seconds."""
@@ -23,6 +25,12 @@ class Ratios(NamedTuple):
     median: float
     low: float
     high: float
+
+
+def wait() -> None:
+    """Wait until a GPU, if there is one, has done what was asked of it."""
+    if torch.accelerator.is_available():
+        torch.accelerator.synchronize()
 
 
 def _spread(values: list[float]) -> tuple[float, float, float]:
@@ -45,8 +53,10 @@ def in_turn(
             first = turn % len(candidates)
             order = [*candidates.items()]
             for name, call in order[first:] + order[:first]:
+                wait()
                 start = time.perf_counter()
                 call()
+                wait()
                 elapsed = time.perf_counter() - start
                 if turn >= warmup:
                     seconds[name].append(elapsed)

@@ -1,5 +1,6 @@
 """Every test that takes ``device`` runs on every device that this machine has."""
 
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -9,6 +10,10 @@ import torch
 from stochbatch.optim.kernels.build import library
 from stochbatch.optim.kernels.fallback import UnavailableError
 from tests.processes import Processes
+
+if not torch.cuda.is_available():
+    # Triton's functions then run in its interpreter, on the CPU. Read when Triton is imported.
+    os.environ["TRITON_INTERPRET"] = "1"
 
 
 def devices() -> list[str]:

@@ -8,6 +8,8 @@ from torch import nn
 
 from stochbatch import SBS, param_groups, update_probability
 from stochbatch.nets import vgg11
+from stochbatch.optim.kernels import eager as eager_kernel
+from stochbatch.optim.kernels import native
 from tests.optim.networks import moves_natively, same_weights, small_network, train
 
 KINDS = ["conv", "norm_weight", "norm_bias", "conv", "norm_weight", "norm_bias", "bias"]
@@ -102,8 +104,10 @@ def test_one_odd_parameter_leaves_the_others_to_the_compiled_step(odd: str) -> N
         mixed.step()
         eager.step()
     work = mixed._plans._plan.work
-    assert work.native is not None
-    assert work.torch.places == [3]
+    assert [(type(kernel), kernel.places) for kernel in work.kernels] == [
+        (native.Rows, [0, 1, 2]),
+        (eager_kernel.Rows, [3]),
+    ]
     assert not moves_natively(mixed)
     for ours, theirs in zip(*weights, strict=True):
         assert torch.equal(ours, theirs)

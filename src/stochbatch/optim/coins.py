@@ -47,7 +47,8 @@ def as_int32(word: int) -> int:
     return word - (1 << 32) if word >> 31 else word
 
 
-_MULTIPLIERS = (as_int32(0xED5AD4BB), as_int32(0xAC4C1B51), as_int32(0x31848BAB))
+MULTIPLIERS = (0xED5AD4BB, 0xAC4C1B51, 0x31848BAB)
+_SIGNED = tuple(map(as_int32, MULTIPLIERS))
 
 
 def _shift_right(word: Tensor, places: int) -> Tensor:
@@ -57,9 +58,9 @@ def _shift_right(word: Tensor, places: int) -> Tensor:
 
 def _mix_(word: Tensor, early: Tensor | int = 0) -> Tensor:
     """Mix 32-bit words in place; ``early`` is added (modulo 2**32) in the first of three rounds."""
-    word.bitwise_xor_(_shift_right(word, 17)).mul_(_MULTIPLIERS[0]).add_(early)
-    word.bitwise_xor_(_shift_right(word, 11)).mul_(_MULTIPLIERS[1])
-    word.bitwise_xor_(_shift_right(word, 15)).mul_(_MULTIPLIERS[2])
+    word.bitwise_xor_(_shift_right(word, 17)).mul_(_SIGNED[0]).add_(early)
+    word.bitwise_xor_(_shift_right(word, 11)).mul_(_SIGNED[1])
+    word.bitwise_xor_(_shift_right(word, 15)).mul_(_SIGNED[2])
     return word.bitwise_xor_(_shift_right(word, 14))
 
 
@@ -71,7 +72,7 @@ def _words(number: Tensor) -> tuple[Tensor, Tensor]:
     return number.to(torch.int32), (number >> 32).to(torch.int32)
 
 
-def stream_roots(seed: int, indices: Tensor, block: int = 0) -> Tensor:
+def stream_roots(seed: int, indices: Tensor, block: int | Tensor = 0) -> Tensor:
     """Return the part of the keys that no step changes, of shape ``(2, *indices.shape)``."""
     shape = (2,) + (1,) * indices.dim()
     chain = torch.tensor(

@@ -19,7 +19,9 @@ from stochbatch.optim.coins import BLOCK_BITS, as_int32, stream_keys, stream_roo
 from stochbatch.optim.shards import Window
 
 PIECE_BITS = 17
-"""A piece has at most ``2**PIECE_BITS`` elements, unless one row alone has more."""
+"""A piece on a CPU has at most ``2**PIECE_BITS`` elements, unless one row alone has more."""
+
+GPU_PIECE_BITS = 26
 
 
 class Piece(NamedTuple):
@@ -50,7 +52,8 @@ def pieces(tensors: Sequence[Tensor], window: Window | None = None) -> Iterator[
         views = [tensor.permute(order) for tensor in tensors]
         strides = tuple(whole.strides[axis] for axis in order)
     rows = views[0].shape[0]
-    step = max(1, (1 << PIECE_BITS) * rows // first.numel())
+    bits = PIECE_BITS if first.is_cpu else GPU_PIECE_BITS
+    step = max(1, (1 << bits) * rows // first.numel())
     start = 0
     while start < rows:
         offset, length = whole.offset + start * strides[0], min(step, rows - start)
@@ -101,11 +104,6 @@ def memory_layout(tensor: Tensor, window: Window | None = None) -> MemoryLayout 
         return None
     inner = layout.inner if layout.middle > 1 else math.prod(window.part[axis:])
     return MemoryLayout(layout.middle, inner, window.strides[axis - 1], window.offset)
-
-
-def memory_vector(tensor: Tensor) -> Tensor:
-    """Return a contiguous or channels-last tensor as a vector, in the order of its memory."""
-    return tensor.view(-1) if tensor.is_contiguous() else tensor.movedim(1, -1).view(-1)
 
 
 class ElementIndex:

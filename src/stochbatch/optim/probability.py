@@ -26,7 +26,7 @@ _TYPES = {"norm_weight": "norm", "norm_bias": "norm"}
 # The powers of f in 2**f for |f| <= 1/2, the first being 1 so that p(0) is exactly 1/2.
 # float32: least maximal relative error at degree 5 (9e-8, about one unit in the last
 # place). float64: the Taylor series, whose next term is below 1e-17.
-_POWER_OF_TWO: dict[torch.dtype, tuple[float, ...]] = {
+POWER_OF_TWO: dict[torch.dtype, tuple[float, ...]] = {
     torch.float32: (
         1.0,
         0.6931470036506653,
@@ -41,7 +41,7 @@ _FLOAT_LAYOUT: dict[torch.dtype, tuple[torch.dtype, int, int]] = {
     torch.float32: (torch.int32, 127, 23),
     torch.float64: (torch.int64, 1023, 52),
 }
-_LARGEST_EXPONENT = 126.0  # of a normal float32; below 2**-24 only the coin 0 moves a weight
+LARGEST_EXPONENT = 126.0  # of a normal float32; below 2**-24 only the coin 0 moves a weight
 _ZERO_SPREAD = {torch.float32: 1e-6, torch.float64: 1e-12}
 _BITS_PER_NAT = 1 / math.log(2)
 
@@ -231,10 +231,10 @@ def _sigmoid_of_bits(bits: Tensor) -> Tensor:
     even the ends of one tensor; a coin that falls there would then differ too.
     """
     integer, bias, mantissa = _FLOAT_LAYOUT[bits.dtype]
-    bits = bits.neg_().clamp_(-_LARGEST_EXPONENT, _LARGEST_EXPONENT)
+    bits = bits.neg_().clamp_(-LARGEST_EXPONENT, LARGEST_EXPONENT)
     whole = bits.round()
     fraction = bits.sub_(whole)
-    *lower, highest = _POWER_OF_TWO[bits.dtype]
+    *lower, highest = POWER_OF_TWO[bits.dtype]
     power = fraction * highest
     for coefficient in reversed(lower[1:]):
         power = power.add_(coefficient).mul_(fraction)

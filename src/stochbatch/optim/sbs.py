@@ -76,10 +76,10 @@ class SBS(CheckedOptimizer):
         skip_nonfinite*: a step with an inf or NaN in any gradient changes nothing but
             ``skipped_steps``.
         fused*: True: a compiled step, or an error. False: the eager step. None: compiled
-            where that is possible: on the CPU with a C++ compiler at hand (steps are eager
-            while it is built in the background for the first time), or a GPU and a network
-            that is not tiny. The coins are the same; on the CPU the weights are too, on a GPU
-            they may differ in the last place.
+            where that is possible: on the CPU by a C++ compiler (steps are eager while it is
+            built in the background for the first time), on a GPU by Triton, unless the network
+            is tiny. The coins are the same; on the CPU the weights are too, on a GPU they may
+            differ in the last place.
 
     Example:
         >>> import torch, stochbatch

@@ -1,4 +1,4 @@
-"""The step of SBS, three ways: plain torch, ``torch.compile``, C++.
+"""The step of SBS, three ways: plain torch, C++ on the CPU, Triton on a GPU.
 
 A kernel measures gradients and moves layers. Which one moves a layer is decided here and nowhere
 else, for each layer alone, so that one odd parameter does not slow down the others.
@@ -6,49 +6,65 @@ else, for each layer alone, so that one odd parameter does not slow down the oth
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from stochbatch.optim.kernels import compiled, eager, native
+from stochbatch.optim.kernels import eager, gpu, native
+from stochbatch.optim.kernels.eager import Verdict
 from stochbatch.optim.plan import Plan
-from stochbatch.optim.probability import layer_scores, measured
+from stochbatch.optim.probability import Scores, layer_scores, measured
+
+
+class Kernel(Protocol):
+    """What moves some layers of a plan: those at ``places``."""
+
+    places: list[int]
+
+    def measure(self, plan: Plan) -> Tensor:
+        r"""Return [2, places]: sum of \|g\| and of its squared deviations of what is here."""
+
+    def move(self, plan: Plan, scores: Scores, verdict: Verdict) -> Tensor:
+        """Move the layers, if the step counts; return [places, 2]: probabilities and batches."""
 
 
 class Work(NamedTuple):
     """Which kernel moves which layer of a plan."""
 
-    native: native.Rows | None
-    torch: eager.Division | None
+    kernels: list[Kernel]
+    order: Tensor | None
+    """Puts layers that the kernels give one after the other into the plan's order."""
     waits: bool
     """Whether the C++ kernel is being built: then another one moves its layers for now."""
+
+    def joined(self, parts: list[Tensor], like: Tensor) -> Tensor:
+        """Return what the kernels say of their layers, [layers, 2], in the plan's order."""
+        if self.order is None:
+            return parts[0].to(like)
+        return torch.cat([part.to(like) for part in parts])[self.order]
 
 
 def _arrange(plan: Plan) -> Work:
     fused = plan.options["fused"]
-    places = range(len(plan.layers))
-    pairs = list(zip(plan.layers, plan.grads, strict=True))
+    kernels: list[Kernel] = []
+    waits = False
     # A dispatch mode, such as a tracer, sees only what goes through torch.
-    fits: list[int] = []
-    if fused is not False and plan.step.is_cpu and not torch._C._len_torch_dispatch_stack():
-        fits = [place for place in places if native.fits(*pairs[place])]
-    waits = bool(fits) and not fused and not native.ready()
-    if waits or (fits and not native.available(fused)):
-        fits = []
-    chosen = set(fits)
-    rest = [place for place in places if place not in chosen]
-    compiles = compiled.worthwhile(plan, rest)
-    if fused and rest and not compiles and not torch._C._len_torch_dispatch_stack():
-        raise RuntimeError(
-            "fused=True needs plain, dense parameters on the CPU, contiguous or channels-last, in "
-            "float32, float64, bfloat16 or float16, or parameters on a GPU: use fused=None"
-        )
-    return Work(
-        native.Rows(plan, fits) if fits else None,
-        eager.divide(plan, rest, compiles) if rest else None,
-        waits,
-    )
+    if fused is not False and not torch._C._len_torch_dispatch_stack():
+        on_cpu, waits = native.rows_of(plan, fused)
+        kernels = [*on_cpu, *gpu.rows_of(plan, fused)]
+    taken = {place for kernel in kernels for place in kernel.places}
+    rest = [place for place in range(len(plan.layers)) if place not in taken]
+    if rest:
+        if fused and not torch._C._len_torch_dispatch_stack():
+            raise RuntimeError(
+                "fused=True needs plain, dense parameters, contiguous or channels-last, in "
+                "float32, bfloat16 or float16, on the CPU also in float64: use fused=None"
+            )
+        kernels.append(eager.Rows(rest))
+    places = [place for kernel in kernels for place in kernel.places]
+    order = torch.tensor(places, device=plan.facts.size.device).argsort()
+    return Work(kernels, order if len(kernels) > 1 else None, waits)
 
 
 def measure(plan: Plan) -> Tensor | None:
@@ -58,11 +74,11 @@ def measure(plan: Plan) -> Tensor | None:
     """
     if plan.work is None or (plan.work.waits and native.ready()):
         plan.work = _arrange(plan)
-    rows, division = plan.work.native, plan.work.torch
-    if rows is not None and division is None and not plan.seats:
+    work: Work = plan.work
+    if isinstance(work.kernels[0], native.Rows) and work.order is None and not plan.seats:
         return None
-    sums = None if rows is None else rows.measure(plan)
-    return sums if division is None else eager.measure(plan, division, sums)
+    parts = [kernel.measure(plan).T for kernel in work.kernels]
+    return work.joined(parts, plan.facts.size).T
 
 
 def move(plan: Plan, sums: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
@@ -74,19 +90,12 @@ def move(plan: Plan, sums: Tensor | None) -> tuple[Tensor | None, Tensor | None]
     work = plan.work
     assert work is not None, "measured before"
     if sums is None:
-        assert work.native is not None, "only its layers come without sums"
-        work.native.step(plan)
+        work.kernels[0].step(plan)
         return None, None
-    if work.torch is not None and work.torch.compiles:
-        # raises if measuring has shown that no compiler works
-        compiled.worthwhile(plan, work.torch.places)
-    seen = torch.zeros(len(plan.layers), 2, dtype=torch.float32, device=sums.device)
     moments = measured(sums, plan.facts.size)
     verdict, scores = eager.decide(plan, moments), layer_scores(moments, plan.facts)
-    if work.torch is not None:
-        eager.move(plan, work.torch, scores, verdict, seen)
-    if work.native is not None and verdict.applies:  # its layers are on the CPU: nothing waits
-        work.native.move(plan, scores, seen)
+    parts = [kernel.move(plan, scores, verdict) for kernel in work.kernels]
+    seen = work.joined(parts, sums.to(torch.float32))
     plan.step.add_(verdict.applies.to(plan.step.device))
     plan.skipped.add_(verdict.nonfinite.to(plan.step.device))
     return seen, verdict.applies

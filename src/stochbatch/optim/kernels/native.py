@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from stochbatch.optim.kernels.build import library, ready
+from stochbatch.optim.kernels.eager import Verdict
 from stochbatch.optim.kernels.fallback import UnavailableError, give_up
 from stochbatch.optim.layers import Layer
 from stochbatch.optim.memory import PLAIN
@@ -19,23 +20,13 @@ from stochbatch.optim.pieces import MemoryLayout, memory_layout
 from stochbatch.optim.plan import Plan
 from stochbatch.optim.probability import CROSS_LAYER, Scores, compute_dtype
 
-__all__ = ["Rows", "available", "fits", "library", "ready"]
+__all__ = ["Rows", "fits", "library", "ready", "rows_of"]
 
 _MEMORY = 6
 """Fields of ``Memory`` in native.cpp."""
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 """What weights and gradients may be, in the order of ``Dtype`` in native.cpp."""
 _NOWHERE = MemoryLayout(1, 1, 1)
-
-
-def available(fused: bool | None) -> bool:
-    """Return whether the library can be had; warn if not, or raise if ``fused`` demands it."""
-    try:
-        library()
-    except UnavailableError as reason:
-        give_up(fused, reason)
-        return False
-    return True
 
 
 def fits(layer: Layer, grad: Tensor) -> bool:
@@ -49,6 +40,26 @@ def fits(layer: Layer, grad: Tensor) -> bool:
     return layout is not None and all(
         memory_layout(held, layer.window) == layout for held in layer.scalars.held()
     )
+
+
+def rows_of(plan: Plan, fused: bool | None) -> tuple[list[Rows], bool]:
+    """Return the layers that this kernel moves, and whether it is still being built.
+
+    There are none while it is being built, nor if it cannot be had: then there is one warning, or
+    an error if ``fused``.
+    """
+    if not plan.step.is_cpu:
+        return [], False
+    pairs = zip(plan.layers, plan.grads, strict=True)
+    places = [place for place, pair in enumerate(pairs) if fits(*pair)]
+    if not places or (not fused and not ready()):
+        return [], bool(places)
+    try:
+        library()
+    except UnavailableError as reason:
+        give_up(fused, reason)
+        return [], False
+    return [Rows(plan, places)], False
 
 
 def _plain(tensor: Tensor) -> bool:
@@ -87,7 +98,7 @@ class Rows:
     """
 
     def __init__(self, plan: Plan, places: list[int]) -> None:
-        self._places = places
+        self.places = places
         self._weights = [plan.layers[place].weight for place in places]
         # Strides are in the stamp of the plan.
         self._copied = [
@@ -124,7 +135,7 @@ class Rows:
     def _find(self, plan: Plan) -> list[Tensor]:
         """Enter where the gradients are; return copies, to be kept until the step is over."""
         kept, memory, grads = [], self._memory, plan.grads
-        for place, weight, copied in zip(self._places, self._weights, self._copied, strict=True):
+        for place, weight, copied in zip(self.places, self._weights, self._copied, strict=True):
             grad = grads[place]
             address = grad.data_ptr()  # 0 if forward-mode differentiation left no memory
             if copied or not address or grad.is_neg():
@@ -135,24 +146,24 @@ class Rows:
         return kept
 
     def measure(self, plan: Plan) -> Tensor:
-        """Return [2, layers]: what is here of each layer; 0 for layers that are not moved here."""
+        r"""Return [2, places]: sum of \|g\| and of its squared deviations of what is here."""
         kept = self._find(plan)
         result = torch.empty(len(plan.layers), 2, dtype=torch.float64, device="cpu")
         self._library.measure(*self._layers, torch.get_num_threads(), result.data_ptr())
         del kept
-        return result.T
+        return result[self.places].T
 
-    def move(self, plan: Plan, scores: Scores, seen: Tensor) -> None:
-        """Move the layers, given the scores of all.
+    def move(self, plan: Plan, scores: Scores, verdict: Verdict) -> Tensor:
+        """Move the layers, given the scores of all, if the step counts.
 
-        ``seen`` receives the sums of probabilities and batches of what moved here.
+        Return [places, 2]: sums of probabilities and of batches of what is here.
         """
-        known = torch.stack(scores, dim=1).contiguous()
-        mine = torch.zeros(len(plan.layers), 2, dtype=torch.float64, device="cpu")
-        more = (torch.get_num_threads(), known.data_ptr(), mine.data_ptr())
-        self._call(self._library.move, plan, self._counters[:1], more)
-        places = torch.tensor(self._places, device="cpu")
-        seen[places] = mine[places].to(seen)
+        seen = torch.zeros(len(plan.layers), 2, dtype=torch.float64, device="cpu")
+        if verdict.applies:  # the layers are on the CPU: nothing waits
+            known = torch.stack(scores, dim=1).contiguous()
+            more = (torch.get_num_threads(), known.data_ptr(), seen.data_ptr())
+            self._call(self._library.move, plan, self._counters[:1], more)
+        return seen[self.places]
 
     def step(self, plan: Plan) -> None:
         """Measure and move all layers of a plan, count the step and enter it into the tallies."""
