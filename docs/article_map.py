@@ -92,10 +92,18 @@ MAP = [
     Entry("Eq. 12", "the stochastic batch", ALGORITHM_1, "# Eq. 12", UNION),
     Entry(
         "Section 4.1",
-        "p = 1/2 is like Dropout, without zeros going forward",
+        "universal batches are those of SGD",
+        f"{DATA}batches.py",
+        "def batch(",
+        "studies/test_grid.py::"
+        "test_methods_begin_alike_and_see_the_same_images_so_that_differences_are_paired",
+    ),
+    Entry(
+        "Section 4.1",
+        "p = 1/2 is like Dropout, without zeros going forward; what is not drawn keeps its value",
         f"{TRAINING}methods.py",
         '"sbs-fixed-half": ',
-        "training/test_methods.py::test_variants_are_methods_and_not_settings",
+        EVERY_WAY,
     ),
     Entry(
         "Algorithm 1",
@@ -174,10 +182,10 @@ MAP = [
     ),
     Entry(
         "Section 4.2",
-        "the cost of SGD",
-        "benchmarks/step.py",
-        "def run(",
-        "test_readme.py::test_the_benchmark_of_steps_measures_every_optimizer_against_adam",
+        "as many back-propagations as SGD: one per batch",
+        f"{TRAINING}trainer.py",
+        "self.scaler.scale(loss).backward()",
+        LOOP,
     ),
     Entry(
         "Eq. 16",
@@ -453,7 +461,7 @@ MAP = [
     ),
     Entry(
         "Table 4",
-        "its improvements, beside ours",
+        "its improvements, as differences of its cells, beside ours",
         f"{PACKAGE}report/layout.py",
         "def published(",
         "report/test_charts.py::test_published_differences_are_those_of_the_article_s_tables",

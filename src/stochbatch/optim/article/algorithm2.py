@@ -31,7 +31,7 @@ class Layer(NamedTuple):
 
 
 class Algorithm2(torch.optim.Optimizer):
-    """Stochastic batch size via cumulative moving average; options as for :class:`stochbatch.SBS`.
+    """Stochastic batch size via cumulative moving average; its options mean what they mean for SBS.
 
     Example:
         >>> import torch, stochbatch

@@ -1,1 +1,1 @@
-"""The optimizers that the article compares with."""
+"""The optimizers that the article compares with, and its alternating minimisation."""
