@@ -10,7 +10,7 @@ from torch import nn
 from benchmarks.models import PARAMETERS, with_gradients
 from benchmarks.result import Goal, Result
 from benchmarks.timing import in_turn, ratios, times
-from stochbatch import SBS
+from stochbatch import SBS, Masked
 
 PEER = "Adam fused"
 Maker = Callable[[nn.Module], torch.optim.Optimizer]
@@ -35,6 +35,7 @@ OPTIMIZERS: dict[str, Maker] = {
     "SBS": _sbs(fused=True),
     "SBS, momentum": _sbs(fused=True, momentum=0.9),
     "SBS, mean field": _sbs(fused=True, coin="none"),
+    "Masked(Adam fused)": lambda model: Masked(_adam(fused=True)(model)),
     "SBS eager": _sbs(fused=False),
 }
 SLOW = "SBS eager"
