@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.distributed.optim import _apply_optimizer_in_backward as apply_optimizer_in_backward
 
+from stochbatch import Masked
 from stochbatch.optim import SBS, AccSGD, AlternatingSGD, EntropySGD, ExactSBS
 from tests.optim.cast import CAST, Bowl, finite
 from tests.optim.test_contract import prepared
@@ -189,3 +190,12 @@ def test_exact_sbs_takes_any_whole_numbers() -> None:
         optimizer.step(samples)
     assert len(seen) >= 4
     assert all(set(map(type, one)) == {int} and one == [0, 2] for one in seen)
+
+
+def test_a_parameter_that_the_coins_cannot_number_is_refused() -> None:
+    huge = nn.Parameter(torch.empty(65537, 65536, device="meta"))
+    message = r"cannot move a parameter of more than 2\*\*32 numbers: split .* \(65537, 65536\)$"
+    with pytest.raises(ValueError, match=message):
+        SBS([huge])
+    with pytest.raises(ValueError, match=message):
+        Masked(torch.optim.SGD([huge], 0.1))

@@ -14,8 +14,16 @@ import torch
 from scipy import stats
 
 from stochbatch import uniform
-from stochbatch.optim.coins import CHUNK_BITS, _mix_, as_int32, normal, uniform_at
-from stochbatch.optim.pieces import Coins, Piece
+from stochbatch.optim.coins import (
+    CHUNK_BITS,
+    _mix_,
+    as_int32,
+    normal,
+    stream_keys,
+    stream_roots,
+    uniform_at,
+)
+from stochbatch.optim.pieces import Piece, uniforms
 
 ALARM = 1e-7
 SAMPLE = 1 << 20
@@ -93,11 +101,14 @@ def test_no_generator_is_read_or_advanced() -> None:
     assert torch.equal(uniform(0, 0, 0, (10,)), first)
 
 
-def test_elements_beyond_two_to_the_32_have_numbers_of_their_own() -> None:
-    coins = Coins(11, 7, torch.tensor(3), torch.zeros(2, dtype=torch.int32))
-    for offset in (2**32, 2**33 - 8, 5 * 2**32 + 1):
-        numbers = coins.uniform(Piece(offset, (1,), (torch.zeros(8),)), torch.float64).tolist()
+def test_the_last_elements_of_the_largest_parameter_have_their_own_numbers() -> None:
+    key = stream_keys(stream_roots(11, torch.tensor(7)), torch.tensor(3))
+    for offset in (2**31 - 4, 2**32 - 8):
+        piece = Piece(offset, (1,), (torch.zeros(8),))
+        numbers = uniforms(piece, key, torch.float64).tolist()
         assert numbers == [uniform_of_integers(11, 3, 7, offset + i) for i in range(8)]
+    with pytest.raises(ValueError, match=r"shape must have at most 2\*\*32 elements, got \(65537"):
+        uniform(0, 0, 0, (65537, 65536))
 
 
 def chi_square(values: torch.Tensor, bins: int) -> float:

@@ -2,11 +2,10 @@
 
 import hypothesis
 import hypothesis.strategies as st
-import pytest
 import torch
 
 from stochbatch.optim import pieces as module
-from stochbatch.optim.pieces import ElementIndex, pieces
+from stochbatch.optim.pieces import element_index, pieces
 
 SHAPES = st.lists(st.integers(0, 9), max_size=4)
 
@@ -26,12 +25,10 @@ def test_every_element_once_under_its_own_index(
     inverse = [order.index(axis) for axis in range(len(shape))]
     scrambled = whole.permute(order).contiguous().permute(inverse)
     seen = torch.zeros(whole.numel(), dtype=torch.int64)
-    index = ElementIndex(torch.device("cpu"))
     for piece in pieces([scrambled, whole]):
-        low = index.low(piece)
+        low = element_index(piece)
         for tensor in piece.tensors:
             assert torch.equal(tensor.to(torch.int32), low.expand(tensor.shape))
-        assert index.block(piece) == 0
         seen.index_add_(0, low.flatten().long(), torch.ones(low.numel(), dtype=torch.int64))
     assert (seen == 1).all()
 
@@ -46,19 +43,6 @@ def test_rows_larger_than_a_piece_come_one_by_one() -> None:
     length = (1 << module.PIECE_BITS) + 1
     tensor = torch.zeros(3, length, 2)[:, :, 0]
     assert [tuple(p.tensors[0].shape) for p in pieces([tensor])] == [(1, length)] * 3
-
-
-def test_a_contiguous_part_is_cut_where_a_block_of_coins_ends() -> None:
-    found = list(pieces([torch.zeros(8)], module.Window((2**33,), (2**32 - 3,), (8,))))
-    assert [(p.offset, len(p.tensors[0])) for p in found] == [(2**32 - 3, 3), (2**32, 5)]
-
-
-def test_a_block_boundary_inside_a_piece_is_refused() -> None:
-    piece = module.Piece(2**32 - 2, (3, 1), (torch.zeros(2, 3),))
-    index = ElementIndex(torch.device("cpu"))
-    with pytest.raises(ValueError, match="must be contiguous"):
-        index.block(piece)
-    assert index.block(piece._replace(offset=2**32)) == 1
 
 
 @st.composite
@@ -85,13 +69,13 @@ def windows(draw) -> tuple[module.Window, torch.Tensor]:
 def test_pieces_of_a_part_have_the_indices_of_the_whole(monkeypatch, drawn, bits: int) -> None:
     monkeypatch.setattr(module, "PIECE_BITS", bits)
     window, part = drawn
-    index, seen = ElementIndex(torch.device("cpu")), 0
+    seen = 0
     for piece in pieces([part], window):
-        low = index.low(piece)
+        low = element_index(piece)
         assert torch.equal(piece.tensors[0], low.expand(piece.tensors[0].shape))
         seen += low.numel()
     assert seen == part.numel()
-    assert (window.offset, window.last) == (int(part.min()), int(part.max()))
+    assert window.offset == int(part.min())
 
 
 @hypothesis.settings(deadline=None)

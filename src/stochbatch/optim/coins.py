@@ -7,9 +7,9 @@ in any chunking or sharding, and after a resume.
 The generator. A 32-bit mixing function (four xor-shifts, three multiplications; the
 constants of "triple32", C. Wellons, hash-prospector, 2018) is used twice:
 
-* as a chain over the 32-bit words of seed, parameter index, block and step, run twice
-  from two starting points, which gives a 64-bit key for each parameter, block and step;
-* over the low 32 bits of the element index, with one word of the key xored in before the
+* as a chain over the 32-bit words of seed, parameter index and step, run twice from two
+  starting points, which gives a 64-bit key for each parameter and step;
+* over the element index, with one word of the key xored in before the
   first round and the other added after its multiplication.
 
 Two rounds are not enough: the same construction on "lowbias32" fails a chi-square test
@@ -17,9 +17,8 @@ of uniformity from 2**20 neighbouring elements on; this one passes at 2**22.
 
 It was chosen over Philox because it needs only 32-bit multiplications, which every
 vector unit has and which plain integer tensors express; Philox's 64-bit products do not
-vectorise there. Within one (seed, step, parameter) the hash is a permutation of each
-*block* of 2**32 elements, so no block repeats itself; the next block has a key of its
-own, so a tensor may have up to 2**63 - 1 elements (torch's limit). Steps run to 2**63.
+vectorise there. Within one (seed, step, parameter) the hash is a permutation of 2**32
+elements, which is as many as a parameter may have. Steps run to 2**63.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ from torch import Tensor
 
 from stochbatch.checks import check_seed
 
-BLOCK_BITS = 32
-"""Elements ``i`` and ``j`` share a key when ``i >> BLOCK_BITS == j >> BLOCK_BITS``."""
+MOST_ELEMENTS = 1 << 32
+"""Of a parameter."""
 
 UNIFORM_BITS = 24
 """A uniform is a multiple of ``2**-UNIFORM_BITS``, exact in float32."""
@@ -72,7 +71,7 @@ def _words(number: Tensor) -> tuple[Tensor, Tensor]:
     return number.to(torch.int32), (number >> 32).to(torch.int32)
 
 
-def stream_roots(seed: int, indices: Tensor, block: int | Tensor = 0) -> Tensor:
+def stream_roots(seed: int, indices: Tensor) -> Tensor:
     """Return the part of the keys that no step changes, of shape ``(2, *indices.shape)``."""
     shape = (2,) + (1,) * indices.dim()
     chain = torch.tensor(
@@ -81,7 +80,7 @@ def stream_roots(seed: int, indices: Tensor, block: int | Tensor = 0) -> Tensor:
     for word in (as_int32(seed), as_int32(seed >> 32)):
         chain = _extend(chain, word)
     chain = _extend(chain, indices.to(torch.int32))
-    return _extend(chain, block)
+    return _extend(chain, 0)  # a word kept free: without it every seed would have other coins
 
 
 def stream_keys(roots: Tensor, step: Tensor) -> Tensor:
@@ -91,9 +90,9 @@ def stream_keys(roots: Tensor, step: Tensor) -> Tensor:
     return roots
 
 
-def uniform_at(low: Tensor, first: Tensor, second: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the uniforms of elements with low index words ``low`` under a key's two words."""
-    word = _mix_(low ^ first, early=second)
+def uniform_at(index: Tensor, first: Tensor, second: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the uniforms of elements with these indices (int32) under a key's two words."""
+    word = _mix_(index ^ first, early=second)
     return _shift_right(word, 32 - UNIFORM_BITS).to(dtype).mul_(2.0**-UNIFORM_BITS)
 
 
@@ -185,13 +184,14 @@ def _fill(
         if step < 0:
             raise ValueError(f"step must be 0 or more, got {step}")
         step = torch.tensor(step, dtype=torch.int64, device=device)
+    if math.prod(shape) > MOST_ELEMENTS:
+        raise ValueError(f"shape must have at most 2**32 elements, got {tuple(shape)}")
     result = torch.empty(math.prod(shape), dtype=dtype, device=device)
     parameter = torch.tensor(as_int32(parameter_index), dtype=torch.int32, device=device)
+    key = stream_keys(stream_roots(seed, parameter), step)
     chunk = 1 << (CHUNK_BITS if result.device.type == "cpu" else _CHUNK_BITS_ELSEWHERE)
     for start in range(0, result.numel(), chunk):
-        # A chunk lies within one block: blocks are whole numbers of chunks.
-        key = stream_keys(stream_roots(seed, parameter, start >> BLOCK_BITS), step)
         piece = result[start : start + chunk]
-        low = torch.arange(piece.numel(), dtype=torch.int32, device=device).add_(as_int32(start))
-        piece.copy_(transform(uniform_at(low, key[0], key[1], dtype)))
+        index = torch.arange(piece.numel(), dtype=torch.int32, device=device).add_(as_int32(start))
+        piece.copy_(transform(uniform_at(index, key[0], key[1], dtype)))
     return result.reshape(tuple(shape))

@@ -23,7 +23,7 @@ from stochbatch.optim.optimizer import (
     real_grad,
     real_view,
 )
-from stochbatch.optim.pieces import Coins, pieces
+from stochbatch.optim.pieces import pieces, uniforms
 from stochbatch.optim.probability import (
     Compare,
     CrossLayer,
@@ -59,7 +59,8 @@ class _Held(NamedTuple):
     """A masked parameter, held while the base moves it."""
 
     member: Member
-    coins: Coins
+    key: Tensor
+    """The two words of the key of its coins."""
     weight: Tensor
     """What it was before; NaN where its coin came up, if the base's weight is then final."""
     chance: Tensor | float | None
@@ -274,9 +275,8 @@ class Masked(Optimizer):
             indices = torch.tensor([member.number for member in chosen], device=step.device)
             keys = stream_keys(stream_roots(self._options["seed"], indices), step)
             for place, member in enumerate(chosen):
-                own = keys[:, place].to(_here(member.tensor).device)
-                coins = Coins(self._options["seed"], member.number, step, own)
-                turn.held.append(self._hold(member, coins, scores and scores.of(place)))
+                key = keys[:, place].to(_here(member.tensor).device)
+                turn.held.append(self._hold(member, key, scores and scores.of(place)))
         return turn
 
     def _masks(self, member: Member) -> bool:
@@ -301,7 +301,7 @@ class Masked(Optimizer):
             total=lambda sums: _of_all_ranks(sums, members, grads, shards),
         )
 
-    def _hold(self, member: Member, coins: Coins, scores: Scores | None) -> _Held:
+    def _hold(self, member: Member, key: Tensor, scores: Scores | None) -> _Held:
         """Keep what is needed of a parameter when the base has moved it."""
         weight, chance = _here(member.tensor), self._options["probability"]
         grads = [] if scores is None else [_grad(member)]
@@ -310,15 +310,15 @@ class Masked(Optimizer):
                 chance = torch.empty_like(weight, dtype=compute_dtype(weight.dtype))
                 for piece in pieces([chance, *grads]):
                     piece.tensors[0].copy_(scores.probability(piece.tensors[1]))
-            return _Held(member, coins, weight.clone(), chance)
+            return _Held(member, key, weight.clone(), chance)
         # The base may change gradients (SGD with foreach and nesterov does), so coins fall now.
         # NaN marks where they came up, so that one tensor holds the mask and the old weights. (A
         # weight that is NaN already is NaN after any move too.)
         kept = torch.empty_like(weight)
-        for uniforms, (old, now, *grad) in self._draw(member, coins, kept, weight, *grads):
-            came_up = uniforms < (chance if scores is None else scores.probability(*grad))
+        for numbers, (old, now, *grad) in self._draw(member, key, kept, weight, *grads):
+            came_up = numbers < (chance if scores is None else scores.probability(*grad))
             old.copy_(torch.where(came_up, torch.nan, now))
-        return _Held(member, coins, kept, None)
+        return _Held(member, key, kept, None)
 
     def _end(self, turn: _Turn) -> None:
         """Select or scale what the base has moved, and count the step."""
@@ -332,7 +332,7 @@ class Masked(Optimizer):
                 self.state[member.tensor][STEPS] = turn.number + turn.counts
 
     def _settle(
-        self, member: Member, coins: Coins, kept: Tensor, chance: Tensor | float | None
+        self, member: Member, key: Tensor, kept: Tensor, chance: Tensor | float | None
     ) -> None:
         weight, dtype = _here(member.tensor), compute_dtype(kept.dtype)
         if chance is None:
@@ -341,25 +341,24 @@ class Masked(Optimizer):
                 new.copy_(torch.where(old.isnan(), new, old))
             return
         given = [chance] if isinstance(chance, Tensor) else []
-        for uniforms, (new, old, *own) in self._draw(member, coins, weight, kept, *given):
+        for numbers, (new, old, *own) in self._draw(member, key, weight, kept, *given):
             p = own[0] if own else chance
             factor = p if self._options["coin"] == "none" else 1.0
             factor = factor / p if self._options["rescale"] else factor
             # lerp, not old + factor * (new - old), is new to the last bit where the factor is 1
             scaled = torch.lerp(old.to(dtype), new.to(dtype), factor)
-            new.copy_(torch.where(uniforms < p, scaled, old))
+            new.copy_(torch.where(numbers < p, scaled, old))
 
     def _draw(
-        self, member: Member, coins: Coins, *tensors: Tensor
+        self, member: Member, key: Tensor, *tensors: Tensor
     ) -> Iterator[tuple[Tensor, tuple[Tensor, ...]]]:
         """Yield the uniforms of a parameter piece by piece, with the pieces of these tensors."""
         single = torch.zeros((), dtype=torch.int32, device=tensors[0].device)
         if self._options["coin"] == "tensor":
-            first, second = coins.keys_of(0)
-            single = uniform_at(single, first, second, torch.float32)
+            single = uniform_at(single, key[0], key[1], torch.float32)
         for piece in pieces(tensors, window_of(member.tensor)):
             scalar = self._options["coin"] == "scalar"
-            yield coins.uniform(piece, torch.float32) if scalar else single, piece.tensors
+            yield uniforms(piece, key, torch.float32) if scalar else single, piece.tensors
 
 
 def _here(tensor: Tensor) -> Tensor:

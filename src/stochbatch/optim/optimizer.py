@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT, StateDict
 
 from stochbatch.checks import check_agreement, check_real, shown
+from stochbatch.optim.coins import MOST_ELEMENTS
 from stochbatch.optim.kinds import kind_by_shape
 from stochbatch.optim.shards import check_placements, is_sharded
 from stochbatch.optim.slots import STEP, Slots, follow
@@ -291,6 +292,11 @@ def check_member(tensor: Any, owner: str, sharded: bool) -> None:
         raise TypeError(
             f"{owner} needs parameters as they are, FullyShardedDataParallel flattens them: "
             "use torch.distributed.fsdp.fully_shard"
+        )
+    if tensor.numel() > MOST_ELEMENTS // (2 if tensor.is_complex() else 1):
+        raise ValueError(
+            f"{owner} cannot move a parameter of more than 2**32 numbers: split the one of shape "
+            f"{tuple(tensor.shape)}"
         )
     if hasattr(tensor, "_in_backward_optimizers"):
         raise TypeError(

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from stochbatch.optim.coins import BLOCK_BITS, as_int32, stream_keys, stream_roots, uniform_at
+from stochbatch.optim.coins import as_int32, uniform_at
 from stochbatch.optim.shards import Window
 
 PIECE_BITS = 17
@@ -57,8 +57,6 @@ def pieces(tensors: Sequence[Tensor], window: Window | None = None) -> Iterator[
     start = 0
     while start < rows:
         offset, length = whole.offset + start * strides[0], min(step, rows - start)
-        if strides == (1,):  # up to the end of a block of coins
-            length = min(length, (1 << BLOCK_BITS) - offset % (1 << BLOCK_BITS))
         yield Piece(offset, strides, tuple(view.narrow(0, start, length) for view in views))
         start += length
 
@@ -106,57 +104,27 @@ def memory_layout(tensor: Tensor, window: Window | None = None) -> MemoryLayout 
     return MemoryLayout(layout.middle, inner, window.strides[axis - 1], window.offset)
 
 
-class ElementIndex:
-    """Low words and block numbers of a piece's element indices, on one device."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self._counting = torch.arange(1 << PIECE_BITS, dtype=torch.int32, device=device)
-
-    def low(self, piece: Piece) -> Tensor:
-        """Return the low 32 bits of each element's row-major index."""
-        shape = piece.tensors[0].shape
-        index: Tensor | None = None
-        for axis, (size, stride) in enumerate(zip(shape, piece.strides, strict=True)):
-            counting = self._counting[:size]
-            if size > len(counting):
-                counting = torch.arange(size, dtype=torch.int32, device=self.device)
-            if stride != 1:
-                counting = counting * as_int32(stride)
-            counting = counting.reshape((size,) + (1,) * (len(shape) - axis - 1))
-            index = counting if index is None else index + counting
-        assert index is not None, "a piece has at least one dimension"
-        return index + as_int32(piece.offset) if piece.offset else index
-
-    def block(self, piece: Piece) -> int:
-        """Return the number of the block of 2**32 elements that a piece lies in."""
-        spans = zip(piece.tensors[0].shape, piece.strides, strict=True)
-        last = piece.offset + sum((size - 1) * stride for size, stride in spans)
-        if piece.offset >> BLOCK_BITS != last >> BLOCK_BITS:
-            raise ValueError("a tensor of more than 2**32 elements must be contiguous")
-        return piece.offset >> BLOCK_BITS
+@cache
+def _counting(device: torch.device) -> Tensor:
+    return torch.arange(1 << PIECE_BITS, dtype=torch.int32, device=device)
 
 
-element_index = cache(ElementIndex)
+def element_index(piece: Piece) -> Tensor:
+    """Return each element's row-major index in the whole tensor, modulo 2**32, as int32."""
+    shape, device = piece.tensors[0].shape, piece.tensors[0].device
+    index: Tensor | None = None
+    for axis, (size, stride) in enumerate(zip(shape, piece.strides, strict=True)):
+        counting = _counting(device)[:size]
+        if size > len(counting):
+            counting = torch.arange(size, dtype=torch.int32, device=device)
+        if stride != 1:
+            counting = counting * as_int32(stride)
+        counting = counting.reshape((size,) + (1,) * (len(shape) - axis - 1))
+        index = counting if index is None else index + counting
+    assert index is not None, "a piece has at least one dimension"
+    return index + as_int32(piece.offset) if piece.offset else index
 
 
-class Coins:
-    """The uniforms of a parameter in one step; ``keys`` are of its first 2**32 elements."""
-
-    def __init__(self, seed: int, number: int, step: Tensor, keys: Tensor) -> None:
-        self.seed, self.number, self.step = seed, number, step
-        self._block, self._keys = 0, keys
-
-    def keys_of(self, block: int) -> Tensor:
-        """Return the two words of the key of a block of 2**32 elements."""
-        if block != self._block:
-            index = torch.full((), self.number, device=self._keys.device)
-            roots = stream_roots(self.seed, index, block)
-            self._block, self._keys = block, stream_keys(roots, self.step.to(index.device))
-        return self._keys
-
-    def uniform(self, piece: Piece, dtype: torch.dtype) -> Tensor:
-        """Return the uniforms of a piece."""
-        index = element_index(piece.tensors[0].device)
-        first, second = self.keys_of(index.block(piece))
-        return uniform_at(index.low(piece), first, second, dtype)
+def uniforms(piece: Piece, key: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the uniforms of a piece of a parameter; ``key`` has the two words of its key."""
+    return uniform_at(element_index(piece), key[0], key[1], dtype)

@@ -38,12 +38,6 @@ class Window(NamedTuple):
         return sum(start * stride for start, stride in zip(self.starts, self.strides, strict=True))
 
     @property
-    def last(self) -> int:
-        """Row-major index, in the whole tensor, of the shard's last element, if it has one."""
-        spans = zip(self.part, self.strides, strict=True)
-        return self.offset + sum((size - 1) * stride for size, stride in spans)
-
-    @property
     def cut(self) -> list[int]:
         """Dimensions but the first along which the shard has not everything."""
         return [axis for axis in range(1, len(self.shape)) if self.part[axis] != self.shape[axis]]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -208,39 +206,6 @@ def _rate_of_zero() -> tuple[int, int]:
 
 def test_ranks_agree_on_what_a_dummy_step_is(two: Processes) -> None:
     assert two.run(_rate_of_zero) == [(1, 1), (1, 1)]
-
-
-FAR_SHARD = """
-import torch
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Shard
-from torch.testing._internal.distributed.fake_pg import FakeStore
-from stochbatch import Masked
-from stochbatch.optim.coins import as_int32, stream_keys, stream_roots, uniform_at
-
-RANKS, RANK, SIZE = 1 << 16, 40_000, 1 << 17
-torch.distributed.init_process_group("fake", store=FakeStore(), rank=RANK, world_size=RANKS)
-mesh = DeviceMesh("cpu", torch.arange(RANKS), _init_backend=False)
-
-def shard(value):
-    part, shape = torch.full((SIZE,), value), torch.Size([RANKS * SIZE])
-    return DTensor.from_local(part, mesh, [Shard(0)], run_check=False, shape=shape, stride=(1,))
-
-weight = torch.nn.Parameter(shard(0.0))
-weight.grad = shard(1.0)
-Masked(torch.optim.SGD([weight], lr=1.0, foreach=False)).step()
-block, first = divmod(RANK * SIZE, 1 << 32)
-keys = stream_keys(stream_roots(0, torch.tensor(0), block), torch.tensor(0))
-low = torch.arange(SIZE, dtype=torch.int32) + as_int32(first)
-came_up = uniform_at(low, keys[0], keys[1], torch.float32) < 0.5
-assert block == 1
-assert torch.equal(weight.to_local() != 0, came_up)
-"""
-
-
-def test_a_shard_beyond_the_first_2_32_elements() -> None:
-    result = subprocess.run([sys.executable, "-c", FAR_SHARD], capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
 
 
 def _flattened() -> list[str]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from stochbatch.optim.coins import stream_keys
 from stochbatch.optim.layers import Layer
-from stochbatch.optim.pieces import Coins, pieces
+from stochbatch.optim.pieces import pieces, uniforms
 from stochbatch.optim.plan import Plan
 from stochbatch.optim.probability import (
     Moments,
@@ -85,23 +85,18 @@ class Rows:
         and of batches of what is here.
         """
         device = plan.facts.size.device
-        number = plan.step.to(device)
-        keys = stream_keys(plan.roots, number)
+        keys = stream_keys(plan.roots, plan.step.to(device))
         seen = []
         for place in self.places:
             layer, grad = plan.layers[place], plan.grads[place]
             dtype = compute_dtype(layer.weight.dtype)
             own = scores.of(place).in_dtype(dtype)
-            coins = Coins(
-                layer.group["seed"], layer.member.number, number, keys[:, place].to(grad.device)
-            )
-            seen.append(_move_layer(layer, grad, coins, own, verdict.applies).to(device))
+            key = keys[:, place].to(grad.device)
+            seen.append(_move_layer(layer, grad, key, own, verdict.applies).to(device))
         return torch.stack(seen)
 
 
-def _move_layer(
-    layer: Layer, grad: Tensor, coins: Coins, scores: Scores, applies: Tensor
-) -> Tensor:
+def _move_layer(layer: Layer, grad: Tensor, key: Tensor, scores: Scores, applies: Tensor) -> Tensor:
     """Move one layer; return the sums of its probabilities and of its batches."""
     device, dtype = layer.weight.device, compute_dtype(layer.weight.dtype)
     rates, rule = rates_of(layer.group, layer.weight), rule_of(layer.group)
@@ -112,13 +107,13 @@ def _move_layer(
     for piece in pieces([*layer.scalars.held(), grad], layer.window):
         *held, own = piece.tensors
         now = layer.scalars.replaced(held)
-        uniforms = None
+        numbers = None
         if now.batches is None:
             seen[1] += own.numel()
         else:
-            uniforms = coins.uniform(piece, dtype)
+            numbers = uniforms(piece, key, dtype)
             seen[1] += now.batches.sum()
-        after, chance = advance(now, own, uniforms, chosen, applies, rates, rule)
+        after, chance = advance(now, own, numbers, chosen, applies, rates, rule)
         for old, new in zip(held, after.held(), strict=True):
             old.copy_(new)
         if isinstance(chance, Tensor):

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from stochbatch.optim.coins import BLOCK_BITS, stream_roots
 from stochbatch.optim.kernels.eager import Verdict
 from stochbatch.optim.kernels.fallback import UnavailableError, give_up
 from stochbatch.optim.layers import Layer
@@ -48,8 +47,7 @@ def _code() -> ModuleType:
 
 def fits(layer: Layer, grad: Tensor) -> bool:
     """Return whether this kernel can move a layer."""
-    weight, window = layer.weight, layer.window
-    held = layer.scalars.held()
+    weight, held = layer.weight, layer.scalars.held()
     return (
         weight.device.type in DEVICES
         and all(
@@ -58,10 +56,8 @@ def fits(layer: Layer, grad: Tensor) -> bool:
         and weight.dtype in DTYPES
         and grad.dtype in DTYPES
         and weight.numel() < _LARGEST
-        and memory_layout(weight, window) is not None
+        and memory_layout(weight, layer.window) is not None
         and all(tensor.stride() == weight.stride() for tensor in held)
-        # all of its coins have keys of one block
-        and (window is None or window.offset >> BLOCK_BITS == window.last >> BLOCK_BITS)
     )
 
 
@@ -121,12 +117,8 @@ class Rows:
         self._addresses: list[int] = []
         self._grads = self._table([0] * len(places))
         self._memory = self._table([_memory(layers[place]) for place in places])
-        facts = [_facts(layers[place], place) for place in places]
-        self._facts = self._table(facts)
-        blocks = [fact[-1] >> BLOCK_BITS for fact in facts]
-        indices = self._table([layer.member.number for layer in layers])
-        of_blocks = self._table(_at(places, blocks, len(layers))).to(torch.int32)
-        self._roots = stream_roots(plan.options["seed"], indices, of_blocks).contiguous()
+        self._facts = self._table([_facts(layers[place], place) for place in places])
+        self._roots = plan.roots.to(self.device).contiguous()
         self._launches, chunks, ranges = _divide(plan, places)
         self._chunks = self._table(chunks).to(torch.int32)
         self._ranges = self._table(ranges).to(torch.int32)
@@ -245,12 +237,6 @@ def _facts(layer: Layer, place: int) -> list[int]:
     layout = memory_layout(layer.weight, layer.window)
     assert layout is not None, "it fits"
     return [layer.weight.numel(), place, layout.counts, *layout]
-
-
-def _at(places: list[int], values: list[int], count: int) -> list[int]:
-    """Return ``count`` numbers: the values at their places, 0 elsewhere."""
-    found = dict(zip(places, values, strict=True))
-    return [found.get(place, 0) for place in range(count)]
 
 
 def _divide(

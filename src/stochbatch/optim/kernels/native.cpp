@@ -242,8 +242,8 @@ uint32_t mix(uint32_t word) {
   return word ^ word >> 14;
 }
 
-uint32_t key(uint32_t chain, uint64_t seed, uint64_t index, uint64_t block, uint64_t step) {
-  for (uint64_t word : {seed, seed >> 32, index, block, step, step >> 32})
+uint32_t key(uint32_t chain, uint64_t seed, uint64_t index, uint64_t step) {
+  for (uint64_t word : {seed, seed >> 32, index, uint64_t{0}, step, step >> 32})
     chain = mix(chain ^ static_cast<uint32_t>(word));
   return chain;
 }
@@ -735,19 +735,13 @@ std::vector<Seen> move_all(int64_t count, const Memory *memory, const Facts *fac
     const Chunk &c = chunks[i];
     const Facts &f = facts[c.layer];
     Seen all = {0, 0};
-    uint64_t block = ~0ull;
-    Stream stream = {0, static_cast<uint32_t>(f.middle), 0, 0};
+    Stream stream = {0, static_cast<uint32_t>(f.middle), key(0x243F6A88u, seed, f.index, step),
+                     key(0x13198A2Eu, seed, f.index, step)};
     for (int64_t at = c.start, n; at < c.start + c.length; at += n) {
       const int64_t row = at / f.inner, outer = row / f.middle;
-      const uint64_t index = f.offset + outer * f.pitch + at % f.inner * f.middle + row % f.middle;
-      // Up to the end of the row, of the chunk and of the block of coins.
-      const int64_t in_block = ((~index & 0xFFFFFFFFu) / f.middle) + 1;
-      n = std::min({kRun, (row + 1) * f.inner - at, c.start + c.length - at, in_block});
-      if (index >> 32 != block) {
-        block = index >> 32;
-        stream.first = key(0x243F6A88u, seed, f.index, block, step);
-        stream.second = key(0x13198A2Eu, seed, f.index, block, step);
-      }
+      const int64_t index = f.offset + outer * f.pitch + at % f.inner * f.middle + row % f.middle;
+      // Up to the end of the row and of the chunk.
+      n = std::min({kRun, (row + 1) * f.inner - at, c.start + c.length - at});
       stream.low = static_cast<uint32_t>(index);
       const Seen part = f.weight == kFloat64 ? double_movers[number[c.layer]](at, n, stream)
                                              : movers[number[c.layer]](at, n, stream);
