@@ -223,7 +223,12 @@ class Rows:
     def _combined(self, moments: bool) -> Tensor:
         result = torch.empty(len(self.places), 2, dtype=torch.float64, device=self.device)
         _code().combine[len(self.places),](
-            self._partials, self._ranges, result, MOMENTS=moments, BLOCK=256
+            self._partials,
+            self._ranges,
+            result,
+            MOMENTS=moments,
+            BLOCK=256,
+            enable_fp_fusion=False,
         )
         return result
 
