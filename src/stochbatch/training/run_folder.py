@@ -108,7 +108,7 @@ def _take(lock: filelock.FileLock, folder: Path, wait: bool) -> bool:
 def read_result(folder: Path) -> Result | None:
     """Return the result, or None if the run is not over."""
     path = folder / RESULT
-    content = _read(path)
+    content = read(path)
     if content is None:
         return None
     try:
@@ -123,7 +123,7 @@ def read_result(folder: Path) -> Result | None:
     return result
 
 
-def _read(path: Path) -> bytes | None:
+def read(path: Path) -> bytes | None:
     """Return the content of a file, or None if there is none."""
     try:
         return path.read_bytes()
@@ -168,7 +168,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
         RunError: a line is odd, or another run's.
     """
     path = folder / METRICS
-    *lines, rest = (_read(path) or b"").split(b"\n")
+    *lines, rest = (read(path) or b"").split(b"\n")
     if _is_json(rest):
         lines.append(rest)
     try:
@@ -254,7 +254,7 @@ class RunFolder:
         if self.result is None:
             return dict(self._last["network"])
         path = self.folder / WEIGHTS
-        content = _read(path)
+        content = read(path)
         if content is None:
             raise RunError(f"{path} is missing")
         if hashlib.sha256(content).hexdigest() != self.result.weights_sha256:
@@ -279,7 +279,7 @@ def read_run(folder: str | Path) -> RunFolder:
 def read_trial(folder: Path) -> Trial | None:
     """Return the trial of a folder, or None if it has none."""
     path = folder / TRIAL
-    content = _read(path)
+    content = read(path)
     if content is None:
         return None
     try:
@@ -319,16 +319,6 @@ def find_finished(folder: Path, data_root: str | Path | None, accept_hash: bool)
             "or start over (--again)"
         )
     return done
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Remove checkpoints of a finished run, which a kill after the result leaves behind."""
-    if any(folder.glob("checkpoint-*")):
-        from stochbatch.training import checkpoint
-
-        with suppress(OSError), filelock.FileLock(folder / LOCK, timeout=0):
-            if (folder / RESULT).exists():  # nobody has started it over in the meantime
-                checkpoint.remove_all(folder)
 
 
 def clear(folder: Path) -> None:
