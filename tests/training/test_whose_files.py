@@ -29,29 +29,18 @@ from stochbatch.training import (
     read_run,
     run,
     run_folder,
-    runner,
 )
 from stochbatch.training.run_folder import read_metrics
 from tests.trained import copied, trained
-from tests.training.runs import CrashError, Witness, crash, small_trial
+from tests.training.runs import Witness, crashed, small_trial
 
 STOPPED = small_trial(method="sbs", epochs=2, share=0.1)
 OTHER = STOPPED.model_copy(update={"seed": 1})
 
 
-@pytest.fixture(autouse=True)
-def _told_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "TOLD_EVERY", -1.0)
-
-
 @pytest.fixture(scope="module")
 def _stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("stopped")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "TOLD_EVERY", -1.0)
-        with pytest.raises(CrashError):
-            run(STOPPED, root, observers=[Witness(crash, (1, 1))])
-    return root / STOPPED.folder
+    return crashed(STOPPED, tmp_path_factory.mktemp("stopped"), (1, 1))
 
 
 @pytest.fixture
