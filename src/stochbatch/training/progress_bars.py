@@ -94,7 +94,7 @@ class RichProgress(PlainProgress):
     def on_start(self, start: Start) -> None:
         """Show the bar."""
         super().on_start(start)
-        self._bars.add_task("", total=self._epochs, completed=self._before)
+        self._bars.update(self._bars.add_task("", total=self._epochs), completed=self._before)
         self._bars.start()
 
     def on_batch(self, metrics: dict[str, Any]) -> None:
