@@ -249,7 +249,7 @@ if __name__ == "__main__":
     print(count.finished, count.failed, *count.errors)
 """
     (folder / "main.py").write_text(text)
-    done = forked(["python", "main.py"], folder, timeout=200)
+    done = forked(["python", folder / "main.py"], folder, timeout=200)
     assert done.stdout.startswith("1 1 "), done.stderr
     assert "no method is called 'signs'" in done.stdout
     (error,) = folder.glob("runs/*/error.json")

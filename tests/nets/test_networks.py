@@ -30,7 +30,7 @@ def images_for(name: str, size: int | None = None, count: int = 2) -> torch.Tens
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_every_network_has_its_number_of_parameters_and_a_line_about_it(name: str) -> None:
+def test_number_of_parameters(name: str) -> None:
     with torch.device("meta"):
         parameters = list(NETWORKS[name]().parameters())
     assert (sum(p.numel() for p in parameters), len(parameters)) == COUNTS[name]
