@@ -53,13 +53,7 @@ def is_first_to_report() -> bool:
 
 
 class Ranks:
-    """The processes of a training. All ranks must call the methods in the same order.
-
-    Example:
-        >>> from stochbatch.training.distributed import ALONE
-        >>> ALONE.first(lambda: "done")
-        'done'
-    """
+    """The processes of a training. All ranks must call the methods in the same order."""
 
     def __init__(self, rank: int = 0, count: int = 1) -> None:
         self.rank, self.count = rank, count

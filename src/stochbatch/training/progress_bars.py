@@ -22,12 +22,6 @@ def choose_progress(quiet: bool = False, stream: IO[str] | None = None) -> Obser
     """Return a bar for a terminal, plain lines for a file or a pipe, nothing for ``quiet``.
 
     By default they go to standard error, so that what a command prints can be redirected.
-
-    Example:
-        >>> import io
-        >>> from stochbatch.training.progress_bars import choose_progress
-        >>> type(choose_progress(stream=io.StringIO())).__name__
-        'PlainProgress'
     """
     if quiet:
         return Observer()
