@@ -59,12 +59,19 @@ def followers(network: nn.Module, kind: type) -> list[type]:
 
 @pytest.mark.parametrize("dropout", DROPOUTS)
 @pytest.mark.parametrize("name", COUNTS)
-def test_names_order_and_initial_weights_are_those_without_dropout(name: str, dropout) -> None:
+def test_weights_and_their_names_and_an_evaluation_are_those_without_dropout(
+    name: str, dropout
+) -> None:
     plain, dropping = drawn(name), drawn(name, dropout=dropout)
     assert [k for k, _ in plain.named_parameters()] == [k for k, _ in dropping.named_parameters()]
     expected, found = plain.state_dict(), dropping.state_dict()
     assert list(expected) == list(found)
     assert all(torch.equal(expected[key], found[key]) for key in expected)
+    images = images_for(name)
+    if (name, dropout) in BY_ELEMENT:
+        assert torch.equal(dropping.eval()(images), plain.eval()(images))
+    without = drawn(name, dropout=dropout, dropout_rate=0)
+    assert torch.equal(without(images), plain.train()(images))
 
 
 @pytest.mark.parametrize(
@@ -123,13 +130,6 @@ def test_head_drops_and_scales_what_the_linear_layer_gets(name: str) -> None:
     assert abs(lost.mean() - 0.2) < math.sqrt(math.log(2e6) / (2 * lost.numel()))
 
 
-@pytest.mark.parametrize(("name", "dropout"), BY_ELEMENT)
-def test_evaluation_is_that_of_the_plain_network(name: str, dropout) -> None:
-    images = images_for(name)
-    plain, dropping = drawn(name).eval(), drawn(name, dropout=dropout).eval()
-    assert torch.equal(dropping(images), plain(images))
-
-
 @pytest.mark.parametrize("dropout", DROPOUTS)
 @pytest.mark.parametrize("name", EACH_KIND)
 def test_training_follows_the_seed(name: str, dropout) -> None:
@@ -144,14 +144,6 @@ def test_training_follows_the_seed(name: str, dropout) -> None:
     assert torch.equal(logits(0), first)
     # Eight coins of stochastic depth all agree by chance in less than a tenth of the pairs.
     assert any(not torch.equal(logits(seed), first) for seed in range(1, 10))
-
-
-@pytest.mark.parametrize("dropout", DROPOUTS)
-@pytest.mark.parametrize("name", EACH_KIND)
-def test_rate_zero_trains_the_plain_network(name: str, dropout) -> None:
-    images = images_for(name)
-    plain, dropping = drawn(name), drawn(name, dropout=dropout, dropout_rate=0)
-    assert torch.equal(dropping(images), plain(images))
 
 
 @pytest.mark.parametrize("name", RESNETS)
