@@ -27,7 +27,7 @@ NONE = [None] * 14
         ([None, 5.0, None, 6.0, None], (6.0, 6.0, 6.0, 3)),
     ],
 )
-def test_an_accuracy_is_read_from_a_curve(
+def test_the_mean_is_over_the_last_tenth_of_the_epochs(
     curve: list[float | None], expected: tuple[float, float, float, int]
 ) -> None:
     found = Accuracy.of(curve)
