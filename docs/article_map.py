@@ -52,7 +52,7 @@ MAP = [
         "Eq. 1, 2",
         "the objective, a mean of losses over samples",
         f"{TRAINING}trainer.py",
-        "def forward_backward() -> Tensor:",
+        "def _forward_backward(self, epoch: int",
         LOOP,
     ),
     Entry(

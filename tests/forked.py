@@ -24,6 +24,7 @@ PRELOADED = [
     "stochbatch.studies.local_engine",
     "stochbatch.training.runner",
     "torch._dynamo",  # which torch's optimizers import at their first step
+    "tests.training.survivor",
 ]
 COMMAND = "stochbatch"
 

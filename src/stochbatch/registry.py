@@ -16,7 +16,7 @@ from stochbatch.plugins import adding, load_plugins
 
 if TYPE_CHECKING:
     from stochbatch.data.catalogue import Dataset
-    from stochbatch.nets.networks import NetworkFactory
+    from stochbatch.nets import NetworkFactory
     from stochbatch.studies.grid import Study
     from stochbatch.training.lr_schedules import Schedule
     from stochbatch.training.methods import Method
@@ -200,7 +200,7 @@ SCHEDULES: Registry[Schedule] = Registry(
 
 NETWORKS: Registry[NetworkFactory] = Registry(
     "network",
-    "stochbatch.nets.networks",
+    "stochbatch.nets",
     {
         "vgg11": "VGG11 with batch norm, 9.2 million parameters, 32x32 and larger.",
         "resnet18": "ResNet18 with a 3x3 stem, 11.2 million parameters.",

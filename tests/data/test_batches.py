@@ -100,7 +100,7 @@ def test_no_generator_is_read_or_advanced() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(
     size=st.integers(1, 40),
     batch=st.integers(1, 50),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -79,18 +79,18 @@ def names(root: Path) -> list[str]:
 BOTH = ["test_32x32.mat", "train_32x32.mat"]
 
 
-def test_what_is_fetched_can_be_loaded(entry: data.Dataset, tmp_path: Path) -> None:
-    paths = data.get(entry, tmp_path / "root", progress=False)
-    assert paths == [tmp_path / "root" / "svhn" / file.name for file in entry.files]
+def test_what_is_fetched_can_be_loaded_and_is_not_fetched_again(
+    entry: data.Dataset, server: Server, tmp_path: Path
+) -> None:
+    (tmp_path / "usual").write_bytes(b"")
+    for _ in range(2):
+        paths = data.get(entry, tmp_path / "root", progress=False)
+        assert paths == [tmp_path / "root" / "svhn" / file.name for file in entry.files]
+    assert sorted(server.asked) == BOTH
+    for path in paths:  # a download into a folder of all can be read by all
+        assert path.stat().st_mode == (tmp_path / "usual").stat().st_mode
     assert data.load(entry, tmp_path / "root").official
     assert data.load(entry, tmp_path / "root", "test").official
-
-
-def test_what_is_fetched_can_be_read_by_others(entry: data.Dataset, tmp_path: Path) -> None:
-    """As any file that one makes; a download into a folder of all is for all."""
-    (tmp_path / "usual").write_bytes(b"")
-    for path in data.get(entry, tmp_path / "root", progress=False):
-        assert path.stat().st_mode == (tmp_path / "usual").stat().st_mode
 
 
 @pytest.mark.parametrize("progress", [True, False])
@@ -99,14 +99,6 @@ def test_a_progress_bar_is_shown_if_wanted(
 ) -> None:
     data.get(entry, tmp_path / "root", progress=progress)
     assert ("100%" in capfd.readouterr().err) == progress
-
-
-def test_what_is_there_is_not_fetched_again(
-    entry: data.Dataset, server: Server, tmp_path: Path
-) -> None:
-    data.get(entry, tmp_path / "root", progress=False)
-    data.get(entry, tmp_path / "root", progress=False)
-    assert sorted(server.asked) == BOTH
 
 
 def test_several_that_fetch_at_once_do_no_harm(entry: data.Dataset, tmp_path: Path) -> None:
@@ -128,32 +120,40 @@ def test_a_stopped_run_is_taken_up_with_the_next_file(
     assert server.asked == ["train_32x32.mat", "test_32x32.mat", "test_32x32.mat"]
 
 
-def test_wrong_content_is_not_kept(entry: data.Dataset, server: Server, tmp_path: Path) -> None:
-    server.files["train_32x32.mat"] = b"something else"
-    came = hashlib.sha256(b"something else").hexdigest()
-    with pytest.raises(data.DownloadError, match=f"train_32x32.mat.* hash .*{came}"):
-        data.get(entry, tmp_path / "root", progress=False)
-    assert names(tmp_path / "root") == []
+WRONG = b"something else"
 
 
-def test_a_server_that_sends_more_than_the_published_file_is_left(
-    entry: data.Dataset, server: Server, tmp_path: Path
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (
+            lambda server: server.files.update({"train_32x32.mat": WRONG}),
+            f"train_32x32.mat.* hash .*{hashlib.sha256(WRONG).hexdigest()}",
+        ),
+        (
+            lambda server: server.files.update(
+                {"train_32x32.mat": server.files["train_32x32.mat"] + bytes(1 << 24)}
+            ),
+            "more than the published [0-9,]+ bytes",
+        ),
+        (lambda server: setattr(server, "hangs_up", True), "train_32x32.mat"),
+    ],
+    ids=["other content", "more than published", "connection breaks"],
+)
+def test_a_download_that_goes_wrong_leaves_nothing(
+    spoil: Callable[[Server], None],
+    message: str,
+    entry: data.Dataset,
+    server: Server,
+    tmp_path: Path,
 ) -> None:
-    server.files["train_32x32.mat"] += bytes(1 << 24)
-    with pytest.raises(data.DownloadError, match="more than the published [0-9,]+ bytes"):
+    good = dict(server.files)
+    spoil(server)
+    with pytest.raises(data.DownloadError, match=message):
         data.get(entry, tmp_path / "root", progress=False)
     assert names(tmp_path / "root") == []
     assert server.sent < 1 << 24
-
-
-def test_a_connection_that_breaks_leaves_nothing(
-    entry: data.Dataset, server: Server, tmp_path: Path
-) -> None:
-    server.hangs_up = True
-    with pytest.raises(data.DownloadError, match="train_32x32.mat"):
-        data.get(entry, tmp_path / "root", progress=False)
-    assert names(tmp_path / "root") == []
-    server.hangs_up = False
+    server.files, server.hangs_up = good, False
     data.get(entry, tmp_path / "root", progress=False)
     assert names(tmp_path / "root") == BOTH
 

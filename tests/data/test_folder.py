@@ -12,31 +12,23 @@ from stochbatch.data.folder import BLOCK, find, sha256_of
 from tests.data import official
 
 
-@pytest.fixture(autouse=True)
-def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("root", "variables", "expected"),
+    [
+        ("mine", {"STOCHBATCH_DATA": "other"}, "mine"),
+        (None, {"STOCHBATCH_DATA": "~/data", "XDG_CACHE_HOME": "elsewhere"}, "~/data"),
+        (None, {"XDG_CACHE_HOME": "elsewhere"}, "elsewhere/stochbatch/data"),
+        (None, {"STOCHBATCH_DATA": ""}, "~/.cache/stochbatch/data"),
+    ],
+)
+def test_the_argument_goes_before_the_variable_and_that_before_the_cache_folder(
+    root: str | None, variables: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("STOCHBATCH_DATA", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
-
-
-def test_the_argument_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STOCHBATCH_DATA", "other")
-    assert data.data_root("mine") == Path("mine")
-
-
-def test_the_variable_comes_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STOCHBATCH_DATA", "~/pictures")
-    monkeypatch.setenv("XDG_CACHE_HOME", "elsewhere")
-    assert data.data_root() == Path("~/pictures").expanduser()
-
-
-def test_the_cache_folder_comes_third(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "elsewhere")
-    assert data.data_root() == Path("elsewhere/stochbatch/data")
-
-
-def test_the_home_comes_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STOCHBATCH_DATA", "")
-    assert data.data_root() == Path("~/.cache/stochbatch/data").expanduser()
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert data.data_root(root) == Path(expected).expanduser()
 
 
 def test_the_variable_is_used_by_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,29 +56,20 @@ MAT = "train_32x32.mat"
 
 
 @fuzz(25, content=mutated_bytes(good("cifar10")[1][CIFAR]))
-def test_archives_of_cifar10(content: bytes) -> None:
+def test_archives(content: bytes) -> None:
     check("cifar10", CIFAR, content)
 
 
-@fuzz(25, content=inside("cifar10", CIFAR))
-def test_members_of_cifar10(content: bytes) -> None:
-    check("cifar10", CIFAR, content)
+@fuzz(25, cifar=inside("cifar10", CIFAR), stl=inside("stl10", STL))
+def test_members(cifar: bytes, stl: bytes) -> None:
+    check("cifar10", CIFAR, cifar)
+    check("stl10", STL, stl)
 
 
-@fuzz(15, content=inside("stl10", STL))
-def test_members_of_stl10(content: bytes) -> None:
-    check("stl10", STL, content)
-
-
-@fuzz(25, content=mutated_bytes(good("svhn")[1][MAT], head=256))
-def test_compressed_matlab_files(content: bytes) -> None:
-    check("svhn", MAT, content)
-
-
-@fuzz(50, content=mutated_bytes(good("svhn")[1]["test_32x32.mat"], head=256))
-def test_plain_matlab_files(content: bytes) -> None:
+@fuzz(75, name=st.sampled_from([MAT, "test_32x32.mat"]), drawn=st.data())
+def test_matlab_files(name: str, drawn: st.DataObject) -> None:
     """The test part is not compressed, so that mutations reach what is inside."""
-    check("svhn", MAT, content)
+    check("svhn", MAT, drawn.draw(mutated_bytes(good("svhn")[1][name], head=256)))
 
 
 def test_the_examples_are_good() -> None:

@@ -6,6 +6,7 @@ import io
 import tempfile
 from pathlib import Path
 
+import hypothesis.strategies as st
 import numpy as np
 from PIL import Image
 
@@ -37,21 +38,11 @@ def check(content: bytes) -> None:
         assert path.read_bytes() == content
 
 
-@fuzz(40, content=mutated_bytes(encoded("PNG", "RGBA"), head=64))
-def test_png(content: bytes) -> None:
-    check(content)
-
-
-@fuzz(40, content=mutated_bytes(encoded("JPEG", "RGB"), head=64))
-def test_jpeg(content: bytes) -> None:
-    check(content)
-
-
-@fuzz(20, content=mutated_bytes(encoded("TIFF", "CMYK"), head=64))
-def test_tiff(content: bytes) -> None:
-    check(content)
-
-
-@fuzz(20, content=mutated_bytes(encoded("GIF", "P"), head=64))
-def test_gif(content: bytes) -> None:
+@fuzz(
+    120,
+    content=st.sampled_from([("PNG", "RGBA"), ("JPEG", "RGB"), ("TIFF", "CMYK"), ("GIF", "P")])
+    .map(lambda kind: encoded(*kind))
+    .flatmap(lambda content: mutated_bytes(content, head=64)),
+)
+def test_pictures(content: bytes) -> None:
     check(content)

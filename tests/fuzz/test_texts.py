@@ -44,17 +44,6 @@ def check_trial(text: str, form: Any) -> None:
         assert Trial.from_text(trial.to_json(), "json").hash == trial.hash
         assert Trial.from_text(trial.to_toml(), "toml").hash == trial.hash
         assert Trial.stored(json.loads(trial.to_json())).hash == trial.hash
-    if form == "json":
-        used_or_refused(lambda: Trial.stored(json.loads(text)), TrialError) if _is_table(
-            text
-        ) else 0
-
-
-def _is_table(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text), dict)
-    except ValueError:
-        return False
 
 
 @fuzz(60, value=mutated_value(json.loads(TRIAL.to_json())))

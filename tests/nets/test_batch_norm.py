@@ -119,23 +119,16 @@ def failing_batches():
     ("batches", "error", "message"),
     [
         (lambda: [], ValueError, "batches must hold at least one batch, got none"),
-        (
-            lambda: [images_for("vgg_tiny"), (images_for("vgg_tiny"), torch.zeros(2))],
-            TypeError,
-            "batches must be tensors of images, got tuple",
-        ),
         (failing_batches, RuntimeError, "the disk is gone"),
         (lambda: [torch.zeros(2, 1, 4, 4)], ValueError, "images must be at least 8x8 for"),
     ],
-    ids=["empty", "pairs", "loader fails", "network fails"],
+    ids=["empty", "loader fails", "network fails"],
 )
-def test_after_an_error_everything_is_as_it_was(batches, error, message: str) -> None:
+def test_after_an_error_modes_and_momenta_are_restored(batches, error, message: str) -> None:
     network, modes = frozen_in_part()
-    before = snapshot(network)
     with pytest.raises(error, match=message):
         resample_batch_norm(network, batches())
     check_restored(network, modes)
-    assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())
 
 
 def test_a_network_without_statistics_takes_no_batches() -> None:

@@ -2,6 +2,7 @@
 to another name or place."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -14,10 +15,13 @@ from tests.nets.test_networks import COUNTS, OPTIONS, SMALL, images_for
 
 RESNETS = ("resnet18", "resnet50")
 VGGS = ("vgg11", "vgg_tiny")
-CONVOLUTIONS = {"vgg11": 8, "vgg_tiny": 3}
 STAGES = {"vgg11": 5, "vgg_tiny": 3}
 BLOCKS = {"resnet18": 8, "resnet50": 16}
 INNER = {"resnet18": 1, "resnet50": 2}
+RELUS = {"vgg11": 8, "vgg_tiny": 3}
+RELUS |= {name: 1 + BLOCKS[name] * (INNER[name] + 1) for name in RESNETS}
+EACH_KIND = ("vgg_tiny", "resnet18")
+"""One network of each class, where all of a class run the same code."""
 BY_ELEMENT = [
     (name, dropout)
     for name in COUNTS
@@ -55,58 +59,49 @@ def followers(network: nn.Module, kind: type) -> list[type]:
 
 @pytest.mark.parametrize("dropout", DROPOUTS)
 @pytest.mark.parametrize("name", COUNTS)
-def test_names_order_and_initial_weights_are_those_without_dropout(name: str, dropout) -> None:
+def test_weights_and_their_names_and_an_evaluation_are_those_without_dropout(
+    name: str, dropout
+) -> None:
     plain, dropping = drawn(name), drawn(name, dropout=dropout)
     assert [k for k, _ in plain.named_parameters()] == [k for k, _ in dropping.named_parameters()]
     expected, found = plain.state_dict(), dropping.state_dict()
     assert list(expected) == list(found)
     assert all(torch.equal(expected[key], found[key]) for key in expected)
+    images = images_for(name)
+    if (name, dropout) in BY_ELEMENT:
+        assert torch.equal(dropping.eval()(images), plain.eval()(images))
+    without = drawn(name, dropout=dropout, dropout_rate=0)
+    assert torch.equal(without(images), plain.train()(images))
 
 
-@pytest.mark.parametrize("name", COUNTS)
-def test_head_follows_the_pooled_features(name: str) -> None:
-    network = drawn(name, dropout="head")
-    assert places(network) == [(nn.AdaptiveAvgPool2d, "pool.0")]
-
-
-@pytest.mark.parametrize("name", VGGS)
-def test_block_follows_each_halving_of_a_vgg(name: str) -> None:
-    network = drawn(name, dropout="block")
-    assert [kind for kind, _ in places(network)] == [nn.MaxPool2d] * STAGES[name]
-
-
-@pytest.mark.parametrize("name", RESNETS)
-def test_block_follows_each_relu_between_the_convolutions_of_a_branch(name: str) -> None:
-    network = drawn(name, dropout="block")
+@pytest.mark.parametrize(
+    ("name", "dropout", "expected"),
+    [
+        *((name, "head", [nn.AdaptiveAvgPool2d]) for name in COUNTS),
+        *((name, "block", [nn.MaxPool2d] * STAGES[name]) for name in VGGS),
+        *((name, "block", [nn.ReLU] * BLOCKS[name] * INNER[name]) for name in RESNETS),
+        *((name, "all", [nn.ReLU] * RELUS[name] + [nn.AdaptiveAvgPool2d]) for name in COUNTS),
+        *((name, "adaptive", [nn.ReLU] * RELUS[name]) for name in VGGS),
+        *((name, "adaptive", []) for name in RESNETS),
+    ],
+)
+def test_an_element_is_dropped_where_the_name_says(name: str, dropout, expected: list) -> None:
+    network = drawn(name, dropout=dropout)
     found = places(network)
-    assert [kind for kind, _ in found] == [nn.ReLU] * BLOCKS[name] * INNER[name]
-    assert all(".branch." in before for _, before in found)
+    assert [kind for kind, _ in found] == expected
+    if dropout == "block" and name in RESNETS:
+        assert all(".branch." in before for _, before in found)
+    if dropout == "all":
+        assert set(followers(network, nn.ReLU)) == {nn.Dropout}
 
 
 @pytest.mark.parametrize("name", COUNTS)
-def test_all_follows_each_relu_and_the_pooled_features(name: str) -> None:
-    network = drawn(name, dropout="all")
-    relus = CONVOLUTIONS.get(name) or 1 + BLOCKS[name] * (INNER[name] + 1)
-    assert [kind for kind, _ in places(network)] == [nn.ReLU] * relus + [nn.AdaptiveAvgPool2d]
-    assert set(followers(network, nn.ReLU)) == {nn.Dropout}
-
-
-@pytest.mark.parametrize("name", VGGS)
-def test_adaptive_rate_rises_with_the_convolutions_of_a_vgg(name: str) -> None:
+def test_an_adaptive_rate_rises_with_depth(name: str) -> None:
     network = drawn(name, dropout="adaptive", dropout_rate=0.4)
-    count = CONVOLUTIONS[name]
-    assert [kind for kind, _ in places(network)] == [nn.ReLU] * count
+    count = BLOCKS.get(name) or RELUS[name]
     rates = [module.p for module in network.modules() if isinstance(module, nn.Dropout)]
+    rates += [1 - m.survival for m in network.modules() if isinstance(m, StochasticDepth)]
     assert rates == pytest.approx([0.4 * number / count for number in range(1, count + 1)])
-
-
-@pytest.mark.parametrize("name", RESNETS)
-def test_adaptive_closes_branches_more_often_with_depth(name: str) -> None:
-    network = drawn(name, dropout="adaptive", dropout_rate=0.4)
-    count = BLOCKS[name]
-    assert places(network) == []
-    found = [module.survival for module in network.modules() if isinstance(module, StochasticDepth)]
-    assert found == pytest.approx([1 - 0.4 * number / count for number in range(1, count + 1)])
 
 
 @pytest.mark.parametrize(("name", "dropout"), BY_ELEMENT)
@@ -135,15 +130,8 @@ def test_head_drops_and_scales_what_the_linear_layer_gets(name: str) -> None:
     assert abs(lost.mean() - 0.2) < math.sqrt(math.log(2e6) / (2 * lost.numel()))
 
 
-@pytest.mark.parametrize(("name", "dropout"), BY_ELEMENT)
-def test_evaluation_is_that_of_the_plain_network(name: str, dropout) -> None:
-    images = images_for(name)
-    plain, dropping = drawn(name).eval(), drawn(name, dropout=dropout).eval()
-    assert torch.equal(dropping(images), plain(images))
-
-
 @pytest.mark.parametrize("dropout", DROPOUTS)
-@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize("name", EACH_KIND)
 def test_training_follows_the_seed(name: str, dropout) -> None:
     images = images_for(name, count=4)
     network = drawn(name, dropout=dropout)
@@ -156,14 +144,6 @@ def test_training_follows_the_seed(name: str, dropout) -> None:
     assert torch.equal(logits(0), first)
     # Eight coins of stochastic depth all agree by chance in less than a tenth of the pairs.
     assert any(not torch.equal(logits(seed), first) for seed in range(1, 10))
-
-
-@pytest.mark.parametrize("dropout", DROPOUTS)
-@pytest.mark.parametrize("name", COUNTS)
-def test_rate_zero_trains_the_plain_network(name: str, dropout) -> None:
-    images = images_for(name)
-    plain, dropping = drawn(name), drawn(name, dropout=dropout, dropout_rate=0)
-    assert torch.equal(dropping(images), plain(images))
 
 
 @pytest.mark.parametrize("name", RESNETS)
@@ -260,7 +240,7 @@ def test_the_gate_keeps_the_memory_layout() -> None:
 
 
 @pytest.mark.parametrize("dropout", OPTIONS)
-@pytest.mark.parametrize("name", ["resnet18", "vgg_tiny"])
+@pytest.mark.parametrize("name", EACH_KIND)
 def test_nothing_waits_for_a_value(name: str, dropout) -> None:
     # Tensors of the meta device have no values: reading one, for example a coin, raises.
     network = drawn(name, dropout=dropout).to("meta")
@@ -269,7 +249,7 @@ def test_nothing_waits_for_a_value(name: str, dropout) -> None:
 
 
 @pytest.mark.parametrize("dropout", OPTIONS)
-@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize("name", EACH_KIND)
 def test_a_symbolic_trace_is_the_network(name: str, dropout) -> None:
     network = drawn(name, dropout=dropout)
     images = images_for(name)
@@ -305,15 +285,13 @@ def check_compiled(network: nn.Module, images: torch.Tensor, backend: str) -> No
         torch.testing.assert_close(compiled(images), network(images), rtol=1e-3, atol=1e-5)
 
 
-# The other options have no module that "all" has not; the slow test below has all of them.
-@pytest.mark.parametrize("dropout", [None, "all", "adaptive"])
-def test_a_vgg_compiles_as_one_graph(dropout) -> None:
-    check_compiled(drawn("vgg_tiny", dropout=dropout), images_for("vgg_tiny"), "aot_eager")
-
-
-@pytest.mark.parametrize("dropout", [None, "all", "adaptive"])
-def test_a_residual_network_compiles_as_one_graph(dropout) -> None:
-    check_compiled(bottlenecks(dropout=dropout), torch.randn(2, 3, 8, 8), "aot_eager")
+# Between them they have every module that a network here has; the slow test below has all options.
+@pytest.mark.parametrize(
+    ("make", "dropout"), [(partial(drawn, "vgg_tiny"), "all"), (bottlenecks, "adaptive")]
+)
+def test_a_network_compiles_as_one_graph(make, dropout) -> None:
+    channels = 3 if make is bottlenecks else 1
+    check_compiled(make(dropout=dropout), torch.randn(2, channels, 8, 8), "aot_eager")
 
 
 @pytest.mark.slow

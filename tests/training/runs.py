@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from stochbatch.training import Observer, Trial
+import pytest
+
+from stochbatch.training import Observer, Trial, run
 from stochbatch.training.observers import Start
 
 SMALL = {"epochs": 3, "share": 0.2, "batch_size": 32, "width": 0.25}
@@ -68,3 +70,10 @@ class CrashError(Exception):
 def crash() -> None:
     """End as a process that crashes."""
     raise CrashError
+
+
+def crashed(trial: Trial, root: Path, at: tuple[int, int], **options: Any) -> Path:
+    """Return the folder of a run that crashed at an epoch and a batch of it."""
+    with pytest.raises(CrashError):
+        run(trial, root, observers=[Witness(crash, at)], **options)
+    return root / trial.folder

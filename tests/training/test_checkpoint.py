@@ -1,34 +1,33 @@
 """Invariant: no good checkpoint is lost, no damaged one is used."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
-from stochbatch.training import RunError, checkpoint, read_run, run, runner
-from tests.training.runs import CrashError, Witness, crash, lasting, small_trial
+from stochbatch.training import RunError, checkpoint, read_run, run
+from tests.training.runs import Witness, crashed, lasting, small_trial
+
+TRIAL = small_trial()
 
 
-@pytest.fixture(autouse=True)
-def _told_always(monkeypatch) -> None:
-    monkeypatch.setattr(runner, "TOLD_EVERY", -1.0)
+@pytest.fixture(scope="module")
+def _crashed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return crashed(TRIAL, tmp_path_factory.mktemp("crashed"), (2, 3))
 
 
-def test_a_damaged_checkpoint_is_not_counted_among_the_last_two(tmp_path: Path) -> None:
-    trial = small_trial(epochs=4)
-    with pytest.raises(CrashError):
-        run(trial, tmp_path, observers=[Witness(crash, (3, 3))])
-    folder = tmp_path / trial.folder
-    spoil(sorted(folder.glob("checkpoint-*.pt"))[-1])
-    with pytest.raises(CrashError):
-        run(trial, tmp_path, observers=[Witness(crash, (3, 3))])
-    good = sorted(folder.glob("checkpoint-*.pt"))
-    assert [path.name[:16] for path in good] == ["checkpoint-00002", "checkpoint-00003"]
-    spoil(good[-1])
-    witness = Witness()
-    run(trial, tmp_path, observers=[witness])
-    assert witness.begun.epoch == 2
-    assert not list(folder.glob("checkpoint-*"))
+@pytest.fixture
+def folder(_crashed: Path, tmp_path: Path) -> Path:
+    """A run that crashed in its third epoch."""
+    return shutil.copytree(_crashed, tmp_path / TRIAL.folder)
+
+
+def saved(folder: Path) -> list[Path]:
+    """Return the good checkpoints, which are those after the last two epochs."""
+    found = sorted(folder.glob("checkpoint-*.pt"))
+    assert [path.name[:16] for path in found] == ["checkpoint-00001", "checkpoint-00002"]
+    return found
 
 
 def spoil(path: Path) -> None:
@@ -37,75 +36,78 @@ def spoil(path: Path) -> None:
     path.write_bytes(content)
 
 
-def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(tmp_path: Path) -> None:
-    trial = small_trial()
-    expected = lasting(run(trial, tmp_path / "whole").folder)
-    with pytest.raises(CrashError):
-        run(trial, tmp_path, observers=[Witness(crash, (2, 3))])
-    checkpoints = sorted((tmp_path / trial.folder).glob("checkpoint-*.pt"))
-    assert [path.name[:16] for path in checkpoints] == ["checkpoint-00001", "checkpoint-00002"]
-    spoil(checkpoints[1])
+def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(
+    folder: Path, tmp_path: Path
+) -> None:
+    first, last = saved(folder)
+    spoil(last)
+    assert read_run(folder).weights()
+    assert saved(folder) == [first, last]  # looking at a run puts none aside
     witness = Witness()
-    result = run(trial, tmp_path, observers=[witness])
+    run(TRIAL, tmp_path, observers=[witness])
     assert witness.begun.epoch == 1
-    assert f"{checkpoints[1].name} is damaged" in witness.begun.note
-    assert f"resumes from {checkpoints[0].name}" in witness.begun.note
-    assert lasting(result.folder) == expected
+    assert f"{last.name} is damaged" in witness.begun.note
+    assert f"resumes from {first.name}" in witness.begun.note
+    assert lasting(folder) == lasting(run(TRIAL, tmp_path / "whole").folder)
+
+
+def test_a_damaged_checkpoint_is_not_counted_among_the_last_two(
+    folder: Path, tmp_path: Path
+) -> None:
+    spoil(saved(folder)[-1])
+    crashed(TRIAL, tmp_path, (2, 3))
+    spoil(saved(folder)[-1])
+    witness = Witness()
+    run(TRIAL, tmp_path, observers=[witness])
+    assert witness.begun.epoch == 1
+    assert not list(folder.glob("checkpoint-*"))
 
 
 def test_a_good_checkpoint_that_cannot_be_loaded_stays_where_it_is(
-    tmp_path: Path, monkeypatch
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trial = small_trial()
-    with pytest.raises(CrashError):
-        run(trial, tmp_path, observers=[Witness(crash, (2, 3))])
-    before = {path: path.read_bytes() for path in (tmp_path / trial.folder).glob("checkpoint-*")}
-    assert len(before) == 2
+    before = {path: path.read_bytes() for path in saved(folder)}
 
     def out_of_memory(*_: object) -> None:
         raise torch.OutOfMemoryError("a neighbour has it all")
 
-    monkeypatch.setattr(checkpoint, "from_bytes", out_of_memory)
-    with pytest.raises(RunError, match="out of memory on .*a neighbour has it all"):
-        run(trial, tmp_path)
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "from_bytes", out_of_memory)
+        with pytest.raises(RunError, match="out of memory on .*a neighbour has it all"):
+            run(TRIAL, tmp_path)
     monkeypatch.setattr(checkpoint, "FORMAT", 3)
     with pytest.raises(RunError, match=r"not a checkpoint of this version \(its format is 2"):
-        run(trial, tmp_path)
-    after = {path: path.read_bytes() for path in (tmp_path / trial.folder).glob("checkpoint-*")}
-    assert after == before
+        run(TRIAL, tmp_path)
+    assert {path: path.read_bytes() for path in saved(folder)} == before
 
 
-def test_looking_at_a_run_puts_no_checkpoint_aside(tmp_path: Path) -> None:
-    trial = small_trial()
-    with pytest.raises(CrashError):
-        run(trial, tmp_path, observers=[Witness(crash, (2, 3))])
-    checkpoints = sorted((tmp_path / trial.folder).glob("checkpoint-*.pt"))
-    spoil(checkpoints[1])
-    assert read_run(tmp_path / trial.folder).weights()
-    assert sorted((tmp_path / trial.folder).glob("checkpoint-*")) == checkpoints
-
-
-def test_with_both_checkpoints_damaged_it_starts_anew_and_says_so(tmp_path: Path) -> None:
-    trial = small_trial()
-    with pytest.raises(CrashError):
-        run(trial, tmp_path, observers=[Witness(crash, (2, 3))])
-    for number, path in enumerate((tmp_path / trial.folder).glob("checkpoint-*.pt")):
-        if number:
-            path.write_bytes(b"")
-        else:
-            spoil(path)
+def test_with_both_checkpoints_damaged_it_starts_anew_and_says_so(
+    folder: Path, tmp_path: Path
+) -> None:
+    first, last = saved(folder)
+    first.write_bytes(b"")
+    spoil(last)
     witness = Witness()
-    result = run(trial, tmp_path, observers=[witness])
-    assert witness.begun.resumed is False
+    assert run(TRIAL, tmp_path, observers=[witness]).status == "finished"
+    assert not witness.begun.resumed
     assert witness.begun.note.endswith("starts from the beginning")
-    assert result.status == "finished"
 
 
 def test_within_an_epoch_it_is_saved_by_time(tmp_path: Path) -> None:
     trial = small_trial(epochs=1)
-    with pytest.raises(CrashError):
-        run(trial, tmp_path, observers=[Witness(crash, (0, 5))], checkpoint_seconds=0.0)
+    crashed(trial, tmp_path, (0, 5), checkpoint_seconds=0.0)
     witness = Witness()
     run(trial, tmp_path, observers=[witness])
     assert (witness.begun.epoch, witness.begun.batch) == (0, 4)
+
+
+def test_a_checkpoint_of_an_earlier_version_has_the_state_of_its_schedule(
+    folder: Path, tmp_path: Path
+) -> None:
+    state = checkpoint.load(folder, TRIAL).state
+    checkpoint.remove_all(folder)
+    place = checkpoint.Place(state["epoch"], state["step"])
+    checkpoint.save(folder, TRIAL, place, {**state, "schedule": {"last_epoch": 2}})
+    witness = Witness()
+    assert run(TRIAL, tmp_path, observers=[witness]).status == "finished"
+    assert witness.begun.epoch == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
 import time
@@ -19,6 +18,7 @@ from stochbatch import data
 from stochbatch.nets import NETWORKS
 from stochbatch.training import read_run, run
 from stochbatch.training.distributed import LEAST, Ranks, Slice, Slices, launched
+from tests.forked import forked
 from tests.training import rank_script
 from tests.training import torchrun as under_torchrun
 from tests.training.rank_script import TRIALS, trial_of
@@ -228,23 +228,15 @@ def test_the_mean_gradient_of_the_slices_is_that_of_the_batch(count, images, siz
     assert count == 1 or all(len(part.labels) >= min(LEAST, len(whole.labels)) for part in slices)
 
 
-def _send_launched(pipe: Any) -> None:
-    pipe.send(launched())
-
-
 def test_only_torchrun_itself_makes_a_process_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "4")
     assert launched() == (0, 1)  # other programs set such variables for their own ends
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
     assert launched() == (1, 4)
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    child = context.Process(target=_send_launched, args=(theirs,))  # as a worker of a study is
-    child.start()
-    assert ours.poll(60)
-    assert ours.recv() == (0, 1)
-    child.join()
+    code = "from stochbatch.training.distributed import launched; print(launched())"
+    child = forked(["python", "-c", code])  # by multiprocessing, as a worker of a study is
+    assert child.stdout == "(0, 1)\n", child.stderr
 
 
 def test_each_rank_has_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

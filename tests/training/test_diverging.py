@@ -10,18 +10,24 @@ from stochbatch.training import read_run, run, runner
 from tests.training.runs import CrashError, Witness, crash, small_trial
 
 
-def test_a_run_that_diverges_ends_with_its_curve_and_is_not_run_again(tmp_path: Path) -> None:
-    trial = small_trial(lr=1e30, epochs=5)
-    result = run(trial, tmp_path)
-    assert result.status == "diverged"
-    assert result.epochs < 5
-    assert result.train_loss is None or read_run(result.folder).metrics[-1]["test_loss"] is None
-    assert len(result.curve) == result.epochs
-    witness = Witness()
-    assert run(trial, tmp_path, observers=[witness]).status == "diverged"
-    assert witness.begun is None
-    for line in (result.folder / "metrics.jsonl").read_text().splitlines():
+def test_a_run_that_diverges_ends_as_it_is_however_seldom_it_is_evaluated(tmp_path: Path) -> None:
+    trial = small_trial(lr=1e30, epochs=20)
+    often, seldom = (
+        run(trial, tmp_path),
+        run(small_trial(lr=1e30, epochs=20, evaluate_every=20), tmp_path),
+    )
+    for result in (often, seldom):
+        assert result.status == "diverged"
+        assert result.epochs == len(result.curve) < 18
+    assert often.epochs == seldom.epochs
+    assert often.train_loss is None or read_run(often.folder).metrics[-1]["test_loss"] is None
+    assert often.accuracy.mean == often.accuracy.final == often.curve[-1]
+    assert seldom.accuracy.mean == often.accuracy.mean
+    for line in (often.folder / "metrics.jsonl").read_text().splitlines():
         json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    witness = Witness()
+    assert run(trial, tmp_path, observers=[witness]) == often
+    assert witness.begun is None  # it is not run again
 
 
 def test_a_huge_finite_loss_is_a_divergence(tmp_path: Path) -> None:
@@ -32,16 +38,6 @@ def test_a_huge_finite_loss_is_a_divergence(tmp_path: Path) -> None:
     assert result.status == "diverged"
     assert result.epochs == 1
     assert result.accuracy is not None  # it was evaluated as it ended
-
-
-def test_what_diverges_counts_as_it_ended_however_seldom_it_is_evaluated(tmp_path: Path) -> None:
-    often = run(small_trial(lr=1e30, epochs=20), tmp_path)
-    seldom = run(small_trial(lr=1e30, epochs=20, evaluate_every=20), tmp_path)
-    assert often.epochs == seldom.epochs < 18
-    assert often.accuracy is not None
-    assert often.accuracy.mean == often.accuracy.final == often.curve[-1]
-    assert seldom.accuracy is not None
-    assert seldom.accuracy.mean == often.accuracy.mean
 
 
 def test_a_run_killed_as_it_diverged_ends_as_diverged(tmp_path: Path, monkeypatch) -> None:

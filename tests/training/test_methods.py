@@ -36,10 +36,6 @@ def held_by(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     return {**optimizer.param_groups[0], **getattr(optimizer, "_options", {})}
 
 
-def test_every_method_is_tested() -> None:
-    assert set(METHODS) == set(OPTIMIZERS)
-
-
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_makes_its_optimizer_with_what_is_common_to_all(name: str) -> None:
     method = METHODS[name]

@@ -7,36 +7,31 @@ import pytest
 
 from stochbatch.training import Accuracy, result
 
-CURVES = {
-    1: [50.0],
-    9: [float(e) for e in range(9)],
-    10: [float(e) for e in range(10)],
-    19: [float(e) for e in range(19)],
-    20: [float(e) for e in range(20)],
-    30: [float(30 - e) for e in range(30)],
-    100: [float(e % 60) for e in range(100)],
-}
-EXPECTED = {1: 50.0, 9: 8.0, 10: 9.0, 19: 18.0, 20: 18.5, 30: 2.0, 100: 34.5}
+NONE = [None] * 14
 
 
-@pytest.mark.parametrize("epochs", CURVES)
-def test_the_mean_is_over_the_last_tenth_of_the_epochs(epochs: int) -> None:
-    assert Accuracy.of(CURVES[epochs]).mean == EXPECTED[epochs]
-
-
-def test_the_maximum_is_the_first_best_epoch() -> None:
-    found = Accuracy.of([1.0, 7.0, 3.0, 7.0, 2.0])
-    assert (found.max, found.best_epoch, found.final) == (7.0, 1, 2.0)
-
-
-def test_epochs_that_were_not_evaluated_are_left_out() -> None:
-    found = Accuracy.of([9.0, None, None, 8.0] + [None] * 14 + [6.0, 7.0])
-    assert (found.mean, found.max, found.best_epoch, found.final) == (6.5, 9.0, 0, 7.0)
-
-
-def test_a_run_that_ended_early_has_the_mean_of_its_last_evaluation() -> None:
-    found = Accuracy.of([None, 5.0, None, 6.0, None])
-    assert (found.mean, found.final, found.best_epoch) == (6.0, 6.0, 3)
+@pytest.mark.parametrize(
+    ("curve", "expected"),
+    [
+        # mean over the last tenth of the epochs, best, final, the first best epoch
+        ([50.0], (50.0, 50.0, 50.0, 0)),
+        ([float(e) for e in range(9)], (8.0, 8.0, 8.0, 8)),
+        ([float(e) for e in range(19)], (18.0, 18.0, 18.0, 18)),
+        ([float(e) for e in range(20)], (18.5, 19.0, 19.0, 19)),
+        ([float(30 - e) for e in range(30)], (2.0, 30.0, 1.0, 0)),
+        ([float(e % 60) for e in range(100)], (34.5, 59.0, 39.0, 59)),
+        ([1.0, 7.0, 3.0, 7.0, 2.0], (2.0, 7.0, 2.0, 1)),
+        # epochs that were not evaluated are left out
+        ([9.0, None, None, 8.0, *NONE, 6.0, 7.0], (6.5, 9.0, 7.0, 0)),
+        # a run that ended early has the mean of its last evaluation
+        ([None, 5.0, None, 6.0, None], (6.0, 6.0, 6.0, 3)),
+    ],
+)
+def test_the_mean_is_over_the_last_tenth_of_the_epochs(
+    curve: list[float | None], expected: tuple[float, float, float, int]
+) -> None:
+    found = Accuracy.of(curve)
+    assert (found.mean, found.max, found.final, found.best_epoch) == expected
 
 
 def test_a_run_that_was_never_evaluated_has_no_accuracy() -> None:

@@ -15,16 +15,12 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 
 from stochbatch import SBS, data, param_groups
-from stochbatch.training import METHODS, Interrupted, RunError, Trial, read_run, run, runner
+from stochbatch.training import METHODS, Interrupted, RunError, Trial, read_run, run
 from stochbatch.training.builders import build_network
 from stochbatch.training.tensorboard import TensorBoard
 from stochbatch.training.trainer import seed_everything
-from tests.training.runs import SMALL, CrashError, Witness, crash, lasting, small_trial
-
-
-@pytest.fixture(autouse=True)
-def _told_always(monkeypatch) -> None:
-    monkeypatch.setattr(runner, "TOLD_EVERY", -1.0)
+from tests.trained import copied, trained
+from tests.training.runs import SMALL, Witness, crashed, lasting, small_trial
 
 
 def terminate() -> None:
@@ -37,23 +33,22 @@ VARIANTS = [
     {"method": "sbs", "momentum": 0.6, "schedule": "exponential", "settings": {"lambd": -1}},
     {"precision": "bf16"},
     {"precision": "fp16", "momentum": 0.9, "lr": 0.01},
-    {"network": "resnet18", "width": 0.0625, "epochs": 2, "share": 0.05},
-    {"method": "entropy-sgd", "batch_size": 100, "momentum": 0.5},
+    {"network": "resnet18", "width": 0.0625, "share": 0.05},
+    {"method": "entropy-sgd", "batch_size": 100, "momentum": 0.5, "epochs": 3},
     {"batch_size": 64, "method": "sbs", "momentum": 0.9},  # channels last
-    {"batch_size": 269, "augment": False},  # a last batch of one sample, left out
+    {"batch_size": 269, "augment": False, "epochs": 3},  # a last batch of one sample, left out
 ]
 
 
 @pytest.mark.parametrize("fields", VARIANTS, ids=str)
 def test_a_stopped_run_ends_as_if_it_never_had_been(fields: dict, tmp_path: Path) -> None:
-    trial = small_trial(**fields)
+    trial = small_trial(**{"epochs": 2, **fields})
     whole = Witness()
     expected = lasting(run(trial, tmp_path / "whole", observers=[whole]).folder)
     middle = whole.batches[len(whole.batches) // 2]
     late = whole.batches[-1]
 
-    with pytest.raises(CrashError):
-        run(trial, tmp_path / "parts", observers=[Witness(crash, middle)])
+    crashed(trial, tmp_path / "parts", middle)
     with pytest.raises(Interrupted, match="stopped by signal 15"):
         run(trial, tmp_path / "parts", observers=[Witness(terminate, middle)])
     after = Witness(terminate, late)
@@ -185,59 +180,37 @@ def test_sparse_evaluation_changes_what_is_known_of_a_training_and_not_the_train
     ]
 
 
-def test_what_torch_compiles_wrongly_is_refused(tmp_path: Path) -> None:
-    trial = small_trial(network="resnet18", width=0.1, compile=True)
-    with pytest.raises(RunError, match="resnet18 of width 0.1 cannot be compiled on a CPU"):
-        run(trial, tmp_path, device="cpu")
+def test_a_finished_run_is_returned_and_not_run_again(tmp_path: Path) -> None:
+    read, witness = copied(trained(), tmp_path), Witness()
+    before = lasting(read.folder)
+    assert run(read.trial, tmp_path, observers=[witness]) == read.result
+    assert witness.begun is None
+    assert witness.result == read.result
+    assert witness.closed == 1
+    assert lasting(read.folder) == before
 
 
-def test_a_run_is_not_removed_for_one_that_cannot_be(
+def test_starting_over_takes_nothing_away_before_it_can_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trial = small_trial(epochs=1)
-    result = run(trial, tmp_path)
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(RunError, match="TensorBoard is not installed"):
-        run(trial, tmp_path, again=True, observers=[TensorBoard()])
-    assert run(trial, tmp_path) == result
-
-
-def test_a_checkpoint_that_outlived_its_run_is_cleared_away(tmp_path: Path) -> None:
-    trial = small_trial(epochs=1)
-    result = run(trial, tmp_path)
-    left = tmp_path / trial.folder / "checkpoint-00001-0000009-0123456789abcdef.pt"
-    left.write_bytes(b"as a kill between result and clearing leaves it")
-    assert run(trial, tmp_path) == result
-    assert not left.exists()
-
-
-def test_a_finished_run_is_returned_and_not_run_again(tmp_path: Path) -> None:
-    trial = small_trial(epochs=1)
-    first = run(trial, tmp_path)
-    witness = Witness()
-    assert run(trial, tmp_path, observers=[witness]) == first
-    assert witness.begun is None
-    again = Witness()
-    run(trial, tmp_path, observers=[again], again=True)
-    assert again.begun.resumed is False
-    assert len(again.epochs) == 1
-
-
-def test_beginning_anew_takes_nothing_away_before_it_can_begin(tmp_path: Path) -> None:
-    trial = small_trial(epochs=1)
-    before = lasting(run(trial, tmp_path).folder)
+    read = copied(trained(), tmp_path)
+    before = lasting(read.folder)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    with pytest.raises(ModuleNotFoundError, match=r"stochbatch\[tensorboard\]"):
+        run(read.trial, tmp_path, again=True, observers=[TensorBoard()])
     with pytest.raises(RunError, match="no device"):
-        run(trial, tmp_path, again=True, device="nonsense")
-    assert lasting(tmp_path / trial.folder) == before
+        run(read.trial, tmp_path, again=True, device="nonsense")
+    assert lasting(read.folder) == before
 
 
-def test_beginning_anew_repairs_a_result_that_cannot_be_read(tmp_path: Path) -> None:
-    trial = small_trial(epochs=1)
+def test_starting_over_repairs_a_result_that_cannot_be_read(tmp_path: Path) -> None:
+    trial, witness = small_trial(epochs=1), Witness()
     folder = run(trial, tmp_path).folder
     (folder / "result.json").write_text("{")
     with pytest.raises(RunError, match="is not a result of this version.*start over"):
         run(trial, tmp_path)
-    assert run(trial, tmp_path, again=True).status == "finished"
+    assert run(trial, tmp_path, again=True, observers=[witness]).status == "finished"
+    assert witness.begun.resumed is False
 
 
 def test_a_finished_run_on_other_data_is_not_taken_for_this_one(
@@ -253,6 +226,17 @@ def test_a_finished_run_on_other_data_is_not_taken_for_this_one(
     monkeypatch.setattr(data, "load", lambda *a, **k: replace(load(*a, **k), sha256="0" * 64))
     with pytest.raises(RunError, match="trained on other data than are there now"):
         run(trial, tmp_path, accept_hash=True)
+
+
+def test_other_data_than_the_run_was_begun_on_are_refused(tmp_path: Path, monkeypatch) -> None:
+    trial = small_trial(epochs=2)
+    crashed(trial, tmp_path, (1, 3))
+    load = data.load
+    with monkeypatch.context() as patch:
+        patch.setattr(data, "load", lambda *a, **k: replace(load(*a, **k), sha256="0" * 64))
+        with pytest.raises(RunError, match="was begun on other data than are there now"):
+            run(trial, tmp_path)
+    assert run(trial, tmp_path).status == "finished"
 
 
 def test_a_watcher_that_cannot_write_any_more_does_not_end_a_training(tmp_path: Path) -> None:
@@ -277,21 +261,19 @@ def test_a_signal_during_the_evaluation_is_obeyed_and_nothing_is_lost(tmp_path: 
     assert lasting(result.folder) == expected
 
 
-def test_signal_handlers_and_random_numbers_are_the_caller_s_again(tmp_path: Path) -> None:
-    before = signal.getsignal(signal.SIGTERM), torch.get_rng_state()
-    run(small_trial(epochs=1), tmp_path)
-    assert signal.getsignal(signal.SIGTERM) == before[0]
-    assert torch.equal(torch.get_rng_state(), before[1])
+def test_a_run_in_another_thread_leaves_handlers_and_random_numbers_alone(tmp_path: Path) -> None:
+    before, results = (signal.getsignal(signal.SIGTERM), torch.get_rng_state()), []
 
+    def train() -> None:
+        results.append(run(small_trial(epochs=1, share=0.1), tmp_path, again=True).status)
 
-def test_a_run_in_another_thread(tmp_path: Path) -> None:
-    results = []
-    thread = threading.Thread(
-        target=lambda: results.append(run(small_trial(epochs=1), tmp_path).status)
-    )
+    thread = threading.Thread(target=train)
     thread.start()
     thread.join()
-    assert results == ["finished"]
+    train()
+    assert results == ["finished"] * 2
+    assert signal.getsignal(signal.SIGTERM) == before[0]
+    assert torch.equal(torch.get_rng_state(), before[1])
 
 
 def test_two_processes_on_one_trial(tmp_path: Path) -> None:
@@ -317,43 +299,25 @@ def test_two_processes_on_one_trial(tmp_path: Path) -> None:
     assert time.monotonic() - began > 0.25
 
 
-def test_other_data_than_the_run_was_begun_on_are_refused(tmp_path: Path, monkeypatch) -> None:
-    trial = small_trial()
-    with pytest.raises(CrashError):
-        run(trial, tmp_path, observers=[Witness(crash, (1, 3))])
-    load = data.load
-
-    def other(*arguments, **options):
-        split = load(*arguments, **options)
-        return data.Split(**{**split.__dict__, "sha256": "0" * 64})
-
-    monkeypatch.setattr(data, "load", other)
-    with pytest.raises(RunError, match="was begun on other data than are there now"):
-        run(trial, tmp_path)
-    monkeypatch.undo()
-    assert run(trial, tmp_path).status == "finished"
-
-
-@pytest.mark.parametrize("name", ["cuda:99", "nonsense"])
-def test_a_device_that_is_not_there(tmp_path: Path, name: str) -> None:
-    with pytest.raises(RunError, match=f"no device '{name}' here"):
-        run(small_trial(), tmp_path, device=name)
-
-
 @pytest.mark.parametrize(
-    ("fields", "options"),
+    ("fields", "options", "message"),
     [
-        ({}, {"device": "nonsense"}),
-        ({"dataset": "cifar10"}, {"data_root": "nowhere"}),
-        ({"network": "resnet18", "width": 0.1, "compile": True}, {"device": "cpu"}),
+        ({}, {"device": "nonsense"}, "no device 'nonsense' here"),
+        ({}, {"device": "cuda:99"}, "no device 'cuda:99' here"),
+        ({"dataset": "cifar10"}, {"data_root": "nowhere"}, "of cifar10 is neither in nowhere"),
+        (
+            {"network": "resnet18", "width": 0.1, "compile": True},
+            {"device": "cpu"},
+            "resnet18 of width 0.1 cannot be compiled on a CPU",
+        ),
     ],
     ids=str,
 )
-def test_a_start_that_fails_leaves_no_folder_behind(
-    fields: dict, options: dict, tmp_path: Path
+def test_a_start_that_fails_is_one_line_and_leaves_no_folder(
+    fields: dict, options: dict, message: str, tmp_path: Path
 ) -> None:
     trial = small_trial(**fields)
-    with pytest.raises((RunError, data.DataError)):
+    with pytest.raises((RunError, data.DataError), match=message):
         run(trial, tmp_path / "runs", **options)
     assert list(tmp_path.iterdir()) == []
     folder = tmp_path / "runs" / trial.folder
@@ -367,22 +331,19 @@ def test_tensorboard_files(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    result = run(small_trial(method="sbs"), tmp_path, observers=[TensorBoard()])
-    events = EventAccumulator(str(result.folder / "events"))
-    events.Reload()
-    assert "test_accuracy" in events.Tags()["scalars"]
-    found = [event.value for event in events.Scalars("test_accuracy")]
-    torch.testing.assert_close(found, result.curve)
-    assert any(tag.startswith("probability/") for tag in events.Tags()["scalars"])
-
-
-def test_tensorboard_files_that_cannot_be_opened_are_one_line(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    folder = tmp_path / small_trial().folder
+    trial = small_trial(method="sbs", epochs=2)
+    folder = tmp_path / trial.folder
     folder.mkdir()
     (folder / "events").write_text("")
     with pytest.raises(RunError, match=f"cannot write to {folder / 'events'}: "):
-        run(small_trial(), tmp_path, observers=[TensorBoard()])
+        run(trial, tmp_path, observers=[TensorBoard()])
+    (folder / "events").unlink()
+    result = run(trial, tmp_path, again=True, observers=[TensorBoard()])
+    events = EventAccumulator(str(folder / "events"))
+    events.Reload()
+    found = [event.value for event in events.Scalars("test_accuracy")]
+    torch.testing.assert_close(found, result.curve)
+    assert any(tag.startswith("probability/") for tag in events.Tags()["scalars"])
 
 
 def test_a_root_that_is_a_file(tmp_path: Path) -> None:

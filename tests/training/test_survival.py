@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 from stochbatch.training import Trial, run
-from tests.forked import forked
+from tests.forked import PRELOADED, forked
 from tests.training import survivor
 from tests.training.runs import Witness, lasting, small_trial
 
@@ -47,9 +47,9 @@ def test_killed_at_25_random_instants_it_ends_as_if_it_never_had_been(tmp_path: 
     description.write_text(trial.to_json())
     expected = lasting(run(trial, tmp_path / "whole").folder)
     folder = tmp_path / "parts" / trial.folder
-    # Children of a process that has imported everything: they start at once.
+    # Children of the process that all commands are forked from: they start at once.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([survivor.__name__])
+    context.set_forkserver_preload(PRELOADED)
     generator, inside = random.Random(0), 0
     for _ in range(25):
         # At most nine of the 252 steps: it cannot be over before the last kill.

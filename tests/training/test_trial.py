@@ -26,22 +26,29 @@ def test_what_is_not_given_is_filled_in() -> None:
     assert trial.schedule_settings == {"end_lr": 0.001, "steepness": 10.0}
 
 
-@pytest.mark.parametrize(("dataset", "network"), [("digits", "vgg_tiny"), ("stl10", "vgg11")])
-def test_the_network_follows_from_the_size_of_the_images(dataset: str, network: str) -> None:
-    assert Trial(dataset=dataset).network == network
+def test_the_network_follows_from_the_size_of_the_images() -> None:
+    small = {"digits"}
+    for dataset in DATASETS:
+        assert Trial(dataset=dataset).network == ("vgg_tiny" if dataset in small else "vgg11")
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_every_method_and_schedule_makes_a_trial_that_reads_itself(method, schedule: str) -> None:
-    trial = Trial(method=method, schedule=schedule, lr=0.05)
-    assert Trial.from_text(trial.to_json(), "json") == trial
-    assert Trial.from_text(trial.to_toml(), "toml") == trial
-
-
-@pytest.mark.parametrize("dataset", DATASETS)
-def test_every_data_set_has_a_network(dataset: str) -> None:
-    assert Trial(dataset=dataset).network
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *({"method": method} for method in METHODS),
+        *({"schedule": schedule} for schedule in SCHEDULES),
+        {"method": "dropout", "settings": {"dropout": None}},
+        {"method": "sbs", "settings": {"probability": 0.5}},
+        {"schedule": "staircase", "schedule_settings": {"milestones": [0.3]}},
+    ],
+    ids=str,
+)
+def test_a_trial_reads_itself_in_both_forms(fields: dict, tmp_path) -> None:
+    trial = Trial(**fields)
+    for name, text in (("t.json", trial.to_json()), ("t.toml", trial.to_toml())):
+        (tmp_path / name).write_text(text)
+        assert Trial.from_file(tmp_path / name) == trial
+        assert Trial.from_text(text, name[2:]) == trial
 
 
 def test_the_same_trial_has_the_same_hash_however_it_is_written() -> None:
@@ -76,29 +83,17 @@ def test_one_training_has_one_hash(one: dict, other: dict) -> None:
     assert Trial(**one).hash == Trial(**other).hash
 
 
-def test_settings_cannot_be_changed_and_can_be_copied() -> None:
+def test_a_trial_is_frozen_and_can_be_copied() -> None:
     trial = Trial(method="sbs")
-    with pytest.raises(TypeError, match="a trial is frozen"):
-        trial.settings["lambd"] = 0.0
-    with pytest.raises(TypeError, match="a trial is frozen"):
-        trial.settings.update(lambd=0.0)
-    assert pickle.loads(pickle.dumps(trial)).hash == trial.hash
-    assert copy.deepcopy(trial) == trial
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"method": "dropout", "settings": {"dropout": None}},
-        {"method": "sbs", "settings": {"probability": 0.5}},
-        {"schedule": "staircase", "schedule_settings": {"milestones": [0.3]}},
-    ],
-    ids=str,
-)
-def test_settings_that_are_not_the_default_survive_both_forms(fields: dict) -> None:
-    trial = Trial(**fields)
-    assert Trial.from_text(trial.to_toml(), "toml") == trial
-    assert Trial.from_text(trial.to_json(), "json") == trial
+    with pytest.raises(ValidationError, match="frozen"):
+        trial.lr = 0.5
+    for same in (trial, Trial.stored(json.loads(trial.to_json()))):
+        with pytest.raises(TypeError, match="a trial is frozen"):
+            same.settings["lambd"] = 0.0
+        with pytest.raises(TypeError, match="a trial is frozen"):
+            same.settings.update(lambd=0.0)
+        assert pickle.loads(pickle.dumps(same)).hash == trial.hash
+        assert copy.deepcopy(same) == trial
 
 
 def test_identity_is_stable_between_versions() -> None:
@@ -173,12 +168,11 @@ def test_sparse_evaluation_never_spares_the_last_tenth(
 
 
 def test_a_field_that_joined_later_leaves_the_names_of_trials_alone() -> None:
-    for name in ("evaluate_every", "sync_bn", "norm_init"):
-        assert name not in Trial().to_json()
-    assert Trial(evaluate_every=1, sync_bn=False, norm_init="ones").folder == "67eb63b22392811b"
-    assert '"evaluate_every":2' in Trial(evaluate_every=2).to_json()
-    assert '"sync_bn":true' in Trial(sync_bn=True).to_json()
-    assert '"norm_init":"uniform"' in Trial(norm_init="uniform").to_json()
+    later = {"evaluate_every": 1, "sync_bn": False, "norm_init": "ones", "validation": 0}
+    assert Trial(**later).folder == "67eb63b22392811b"
+    assert not any(name in Trial().to_json() for name in later)
+    other = {"evaluate_every": 2, "sync_bn": True, "norm_init": "uniform", "validation": 9}
+    assert json.loads(Trial(**other).to_json()).items() >= other.items()
 
 
 def test_uniform_scales_of_batch_norms_change_nothing_else_of_the_start() -> None:
@@ -196,16 +190,10 @@ def test_uniform_scales_of_batch_norms_change_nothing_else_of_the_start() -> Non
             assert torch.equal(value, ones[name])
 
 
-def test_a_trial_is_frozen() -> None:
-    with pytest.raises(ValidationError, match="frozen"):
-        Trial().lr = 0.5
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"metod": "sgd"}, "a trial has no 'metod', did you mean 'method'?"),
-        ({"zzz": 1}, "a trial has no 'zzz'"),
         ({"method": "sbss"}, "no method is called 'sbss', did you mean 'sbs'? There are: sgd,"),
         ({"dataset": "cifar"}, "no data set is called 'cifar', did you mean 'cifar10'?"),
         ({"network": "vgg"}, "no network is called 'vgg', did you mean 'vgg11'?"),
@@ -217,8 +205,6 @@ def test_a_trial_is_frozen() -> None:
         ({"batch_size": 0}, "batch_size: input should be greater than or equal to 1, got 0"),
         ({"share": 0}, "share: input should be greater than 0, got 0"),
         ({"share": 1.5}, "share: input should be less than or equal to 1, got 1.5"),
-        ({"evaluate_every": 0}, "evaluate_every: input should be greater than or equal to 1"),
-        ({"epochs": 0}, "epochs: input should be greater than or equal to 1, got 0"),
         ({"seed": -1}, "seed: input should be greater than or equal to 0, got -1"),
         ({"augment": 1}, "augment: input should be a valid boolean, got 1"),
         ({"precision": "fp8"}, "precision: input should be 'fp32', 'bf16' or 'fp16', got 'fp8'"),
@@ -227,28 +213,18 @@ def test_a_trial_is_frozen() -> None:
             {"method": "sbs", "settings": {"cross_layer": "sum"}},
             "cross_layer must be one of ('total', 'mean', 'weighted'), got 'sum'",
         ),
-        ({"method": "acc-sgd", "momentum": 0.9}, "Accelerated-SGD has no momentum, got"),
-        (
-            {"method": "dropout", "settings": {"dropout_rate": 2}},
-            "dropout_rate must be in [0, 1), got 2.0",
-        ),
         (
             {"schedule_settings": {"end": 1}},
             "the schedule 'sigmoid' has no setting 'end', did you mean 'end_lr'? It has: end_lr,",
         ),
         ({"settings": {"dampening": 10**400}}, "int too large to convert to float"),
         ({"settings": {"nesterov": "no"}}, "nesterov must be true or false, got 'no'"),
-        ({"settings": {"nesterov": 1}}, "nesterov must be true or false, got 1"),
         ({"settings": {"dampening": "abc"}}, "dampening must be a number, got 'abc'"),
         ({"method": "sbs", "settings": {"lambd": "foo"}}, "lambd must be a number, got 'foo'"),
         ({"method": "sbs", "settings": {"cross_layer": 3}}, "cross_layer must be a text, got 3"),
         ({"method": "adam", "settings": {"betas": 0.9}}, "betas must be a list of numbers, got"),
         ({"method": "adam", "settings": {"betas": [0.9]}}, "cannot be built: "),
         ({"schedule_settings": {"end_lr": None}}, "end_lr must be a number, got None"),
-        (
-            {"schedule": "staircase", "schedule_settings": {"milestones": 0.5}},
-            "milestones must be a list of numbers, got 0.5",
-        ),
         (
             {"method": "sbs", "settings": {"lambd": float("nan")}},
             "lambd must be a finite number, a text, true, false, null or a list of numbers, "
@@ -306,12 +282,14 @@ def test_a_method_has_its_usual_rate_unless_told_otherwise(
 
 def test_the_usual_rates_are_those_of_the_article_s_studies() -> None:
     for study in ("comparison", "lr-schedules"):
-        for cell in STUDIES[study].cells(SCALES["paper"]):
+        # Each method with each schedule once: other coordinates change no rate.
+        cells = {
+            tuple(cell.coordinates.get(axis) for axis in ("method", "schedule")): cell
+            for cell in STUDIES[study].cells(SCALES["paper"])
+        }
+        for (method, _), cell in cells.items():
             trial = cell.trial(0)
-            printed = (
-                cell.coordinates.get("method") == "Entropy-SGD as printed"
-            )  # a rate of its own
-            if METHODS[trial.method].usual_lr and not printed:
+            if METHODS[trial.method].usual_lr and method != "Entropy-SGD as printed":
                 usual = Trial(method=trial.method)
                 assert (usual.lr, usual.schedule) == (trial.lr, trial.schedule)
                 assert usual.schedule_settings == trial.schedule_settings
@@ -343,23 +321,16 @@ def test_a_file_that_is_no_trial(tmp_path, name: str, text: str | None, message:
         Trial.from_file(tmp_path / name)
 
 
-def test_files_of_both_forms(tmp_path) -> None:
-    trial = Trial(method="sbs", seed=3)
-    for name, text in (("t.json", trial.to_json()), ("t.toml", trial.to_toml())):
-        (tmp_path / name).write_text(text)
-        assert Trial.from_file(tmp_path / name) == trial
-
-
-def test_a_saved_trial_is_read_without_torch_and_without_its_plugin() -> None:
+def test_a_saved_trial_and_a_list_of_data_are_read_without_torch_or_the_trial_s_plugin() -> None:
     """Completing a trial looks its method up, and imports torch; reading one does neither."""
     code = (
-        "import sys\n"
+        "import sys, stochbatch.data\n"
         "from stochbatch.training.trial import Trial\n"
         f"trial = Trial.stored({json.loads(UNKNOWN)!r})\n"
-        "print(trial.hash, 'torch' in sys.modules)"
+        "print(trial.hash, *sys.modules.keys() & {'torch', 'scipy', 'pooch'})"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [hashlib.sha256(UNKNOWN.encode()).hexdigest(), "False"]
+    assert done.stdout.split() == [hashlib.sha256(UNKNOWN.encode()).hexdigest()]
 
 
 UNKNOWN = json.dumps(
@@ -403,8 +374,3 @@ def test_a_saved_trial_has_every_field() -> None:
         del fields[name]
         with pytest.raises(TrialError, match=f"a saved trial has every field.* no '{name}'"):
             Trial.stored(fields)
-
-
-def test_a_saved_trial_is_frozen() -> None:
-    with pytest.raises(TypeError, match="a trial is frozen"):
-        Trial.stored(json.loads(UNKNOWN)).settings["lambd"] = 0.0

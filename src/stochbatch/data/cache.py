@@ -10,12 +10,15 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from stochbatch.data.data_errors import CacheWarning
+from stochbatch.data.data_errors import CacheWarning, FormatError
 from stochbatch.data.formats import Arrays, Images, Labels
 from stochbatch.files import remove_forgotten, write_atomically
 from stochbatch.optional import optional
@@ -38,14 +41,7 @@ class Cached(NamedTuple):
 
 
 def digest(images: Images, labels: Labels) -> str:
-    """Return the SHA-256 of a split's content: its shape, its pixels, its labels.
-
-    Example:
-        >>> import numpy as np
-        >>> from stochbatch.data.cache import digest
-        >>> digest(np.zeros((1, 1, 2, 2), np.uint8), np.array([3]))[:16]
-        'f72e80faa45e2fc3'
-    """
+    """Return the SHA-256 of a split's content: its shape, its pixels, its labels."""
     # The shape says where the pixels end, so no two contents give the same bytes.
     content = hashlib.sha256(json.dumps(["stochbatch split", *images.shape]).encode())
     content.update(np.ascontiguousarray(images).data)
@@ -54,22 +50,17 @@ def digest(images: Images, labels: Labels) -> str:
 
 
 def read(path: Path, name: str, split: str) -> Cached | None:
-    """Return what is cached of a split, or None; raise ValueError if it is damaged or another's."""
-    safetensors = optional("safetensors")
+    """Return what is cached of a split, or None; raise FormatError if it is not that."""
     try:
-        with safetensors.safe_open(path, "np") as file:
-            facts = json.loads(file.metadata()["split"])
+        with opened(path, "split") as (file, facts):
             arrays = file.get_tensor("images"), file.get_tensor("labels")
-        sources = [Source(*source) for source in facts["sources"]]
-        if digest(*arrays) != facts["sha256"]:
-            raise ValueError("its content does not have the recorded SHA-256")
+            sources = [Source(*source) for source in facts["sources"]]
+            if (whose := (facts["name"], facts["split"])) != (name, split):
+                raise ValueError(f"it is of {', '.join(whose)}")
+            if digest(*arrays) != facts["sha256"]:
+                raise ValueError("its content does not have the recorded SHA-256")
     except FileNotFoundError:
         return None
-    except Exception as error:  # of safetensors, JSON, or whatever a damaged file makes happen
-        raise ValueError(f"it is damaged: {error}") from error
-    whose = facts.get("name"), facts.get("split")
-    if whose != (name, split):
-        raise ValueError(f"it is of {whose[0]}, {whose[1]}")
     return Cached(arrays, facts["sha256"], sources)
 
 
@@ -77,15 +68,36 @@ def write(path: Path, name: str, split: str, cached: Cached) -> None:
     """Store a split; a folder that cannot be written to is a warning."""
     (images, labels), sha256, sources = cached
     facts = {"name": name, "split": split, "sha256": sha256, "sources": sources}
-    arrays = {"images": images, "labels": labels}
-    content = optional("safetensors.numpy").save(arrays, {"split": json.dumps(facts)})
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        remove_forgotten(path.parent)
-        write_atomically(path, lambda file: file.write(content))
+        store(path, {"images": images, "labels": labels}, "split", facts)
     except OSError as error:
         warnings.warn(
             f"the cache {path} cannot be written ({error}); each load will read the source again",
             CacheWarning,
             stacklevel=3,
         )
+
+
+def store(path: Path, arrays: dict[str, NDArray[Any]], key: str, facts: dict[str, Any]) -> None:
+    """Write arrays to a safetensors file, and what is to be said of them under a key."""
+    content = optional("safetensors.numpy").save(arrays, {key: json.dumps(facts)})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    remove_forgotten(path.parent)
+    write_atomically(path, lambda file: file.write(content))
+
+
+@contextmanager
+def opened(path: Path, key: str) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Open what `store` wrote; yield it and what it says of itself.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        FormatError: it is damaged.
+    """
+    try:
+        with optional("safetensors").safe_open(path, "np") as file:
+            yield file, json.loads(file.metadata()[key])
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # of safetensors, JSON, or whatever a damaged file makes happen
+        raise FormatError(f"it is damaged ({' '.join(str(error).split())})") from error

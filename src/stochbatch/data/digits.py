@@ -23,14 +23,7 @@ TEST_EVERY = 4
 
 
 def is_test(labels: Labels) -> NDArray[np.bool_]:
-    """Return which images are for testing: of each class the 4th, the 8th, and so on.
-
-    Example:
-        >>> import numpy as np
-        >>> from stochbatch.data.digits import is_test
-        >>> np.flatnonzero(is_test(np.array([3, 3, 1, 3, 3, 1, 1, 1])))
-        array([4, 7])
-    """
+    """Return which images are for testing: of each class the 4th, the 8th, and so on."""
     chosen = np.zeros(len(labels), dtype=np.bool_)
     for label in np.unique(labels):
         chosen[np.flatnonzero(labels == label)[TEST_EVERY - 1 :: TEST_EVERY]] = True

@@ -8,6 +8,7 @@ fewer than N images, never more: no reader decompresses more bytes than N images
 from __future__ import annotations
 
 import gzip
+import io
 import math
 import os
 import struct
@@ -16,7 +17,7 @@ import warnings
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +30,6 @@ Labels = NDArray[np.int64]
 Arrays = tuple[Images, Labels]
 Shape = tuple[int, int, int, int]
 
-BLOCK = 1 << 20
 ARCHIVE_LIMIT = 4 << 30
 """How many bytes of an archive are decompressed at most; STL-10 has 3.1e9."""
 
@@ -39,7 +39,8 @@ CIFAR_MEMBERS = {
 }
 
 MAT_COMPRESSED = 15
-MAT_HEADERS = 1 << 16
+MAT_HEADER = 128
+MAT_EXTRA = 1 << 16
 """Bytes of a MATLAB file that are neither pixels nor labels, at most."""
 
 
@@ -77,10 +78,10 @@ def read_svhn(paths: Sequence[Path], split: str, shape: Shape) -> Arrays:
     """Read a MATLAB file with ``X`` (H x W x C x N bytes) and ``y`` (N x 1; 10 is digit 0)."""
     (path,) = paths
     count, channels, height, width = shape
-    _check_mat_size(path, math.prod(shape) + 8 * count + MAT_HEADERS)
+    plain = _plain_mat(path, math.prod(shape) + 8 * count + MAT_EXTRA)
     scipy_io = optional("scipy.io")
     # The kinds come first: a variable that would need Python objects is never read.
-    listed = _mat(scipy_io.whosmat, path)
+    listed = _mat(scipy_io.whosmat, path, plain)
     kinds = {name: (shape, kind) for name, shape, kind in reversed(listed)}  # scipy reads the first
     for name in ("X", "y"):
         if name not in kinds:
@@ -99,7 +100,7 @@ def read_svhn(paths: Sequence[Path], split: str, shape: Shape) -> Arrays:
         raise FormatError(
             f"{path}: y must be uint8 or double of N x 1, got {label_kind} of {by(label_shape)}"
         )
-    content = _mat(scipy_io.loadmat, path, variable_names=("X", "y"))
+    content = _mat(scipy_io.loadmat, path, plain, variable_names=("X", "y"))
     labels = _labels(content["y"][:, 0], first=1, where=f"{path}, y") + 1
     return content["X"].transpose(3, 2, 0, 1), labels % 10
 
@@ -107,8 +108,7 @@ def read_svhn(paths: Sequence[Path], split: str, shape: Shape) -> Arrays:
 def _read_members(path: Path, names: Sequence[str], most: int) -> dict[str, bytes]:
     """Return members of a ``.tar.gz`` by name, without unpacking anything to the disk.
 
-    Reading stops at the last member that was asked for. Headers of tar's extensions are passed
-    over: the published files have none, and `tarfile` would read one of any size.
+    Reading stops at the last member that was asked for.
 
     Args:
         path: the archive.
@@ -116,92 +116,82 @@ def _read_members(path: Path, names: Sequence[str], most: int) -> dict[str, byte
         most: how many bytes they have together at most.
     """
     found: dict[str, bytes] = {}
-    total = 0
     try:
-        with gzip.open(path) as plain:
-            while len(found) < len(names) and (block := plain.read(tarfile.BLOCKSIZE)):
-                if not any(block):
-                    continue  # as at the end of an archive
-                member = tarfile.TarInfo.frombuf(block, tarfile.ENCODING, "surrogateescape")
-                padded = -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
-                total += tarfile.BLOCKSIZE + padded
+        with _Bounded(path, most) as plain, tarfile.open(fileobj=plain, mode="r:") as archive:
+            for member in archive:
                 wanted = member.isreg() and member.name in names and member.name not in found
-                if member.size < 0 or total > ARCHIVE_LIMIT or (wanted and member.size > most):
+                left = most - sum(map(len, found.values())) if wanted else ARCHIVE_LIMIT
+                if member.size > left or member.offset_data + member.size > ARCHIVE_LIMIT:
                     raise FormatError(
                         f"{path}, member {member.name!r}: {member.size:,} bytes, "
-                        f"expected {most if wanted else ARCHIVE_LIMIT:,} at most"
+                        f"expected {left:,} at most"
                     )
                 if wanted:
-                    found[member.name] = _exactly(plain, member.size)
-                    most -= member.size
-                    padded -= member.size
-                _skip(plain, padded)
-    except (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError) as error:
+                    found[member.name] = archive.extractfile(member).read()  # type: ignore[union-attr]
+                if len(found) == len(names):
+                    return found
+    except FormatError:
+        raise
+    except Exception as error:  # of gzip, zlib, tarfile, or whatever a damaged file makes happen
         raise FormatError(
             f"{path} is cut short, damaged or no .tar.gz archive ({error}); fetch it again"
         ) from error
-    missing = [name for name in names if name not in found]
-    if missing:
-        raise FormatError(
-            f"{path} has no member {', '.join(missing)}: it is cut short or another file; "
-            "fetch it again"
-        )
-    return found
+    missing = ", ".join(name for name in names if name not in found)
+    raise FormatError(
+        f"{path} has no member {missing}: it is cut short or another file; fetch it again"
+    )
 
 
-def _exactly(file: BinaryIO | gzip.GzipFile, size: int) -> bytes:
-    content = file.read(size)
-    if len(content) < size:
-        raise EOFError(f"{len(content):,} bytes where {size:,} are announced")
-    return content
+class _Bounded(gzip.GzipFile):
+    """Refuses to read more at once than it should: `tarfile` reads headers of any size."""
+
+    def __init__(self, path: Path, most: int) -> None:
+        super().__init__(path)
+        self.most = max(most, tarfile.BLOCKSIZE)
+
+    def read(self, size: int | None = -1) -> bytes:
+        if size is None or not 0 <= size <= self.most:
+            raise ValueError(f"{size} bytes at once")
+        return super().read(size)
 
 
-def _skip(file: BinaryIO | gzip.GzipFile, size: int) -> None:
-    while size:
-        size -= len(_exactly(file, min(size, BLOCK)))
-
-
-def _check_mat_size(path: Path, most: int) -> None:
-    """Raise if the variables of a MATLAB file (version 5) have more bytes than ``most``.
+def _plain_mat(path: Path, most: int) -> io.BytesIO:
+    """Return a MATLAB file (version 5) decompressed; raise if variables have more bytes than that.
 
     What is inside of a variable is then bounded too, whatever it says of itself.
     """
-    try:
-        with path.open("rb") as file:
-            order = {b"IM": "<", b"MI": ">"}.get(file.read(128)[126:])
-            if order is None:
-                raise EOFError("it has no header of MATLAB 5")
-            left = most
-            while tag := file.read(8):
-                kind, size = struct.unpack(f"{order}II", tag)
-                if kind == MAT_COMPRESSED:
-                    left -= _plain_size(file, size, left)
-                else:
-                    left -= size
-                    file.seek(size, os.SEEK_CUR)
-                if left < 0:
-                    raise FormatError(f"{path}: more than the {most:,} bytes that are expected")
-    except (EOFError, struct.error, zlib.error) as error:
-        raise _no_mat(path, error) from error
-
-
-def _plain_size(file: BinaryIO, size: int, most: int) -> int:
-    """Return how many bytes the next ``size`` bytes decompress to, or some number above."""
-    inflate, plain = zlib.decompressobj(), 0
-    while size and plain <= most:
-        block = _exactly(file, min(size, BLOCK))
-        size -= len(block)
-        while block and plain <= most:
-            plain += len(inflate.decompress(block, BLOCK))
-            block = inflate.unconsumed_tail
+    with path.open("rb") as file:
+        plain = io.BytesIO(file.read(MAT_HEADER))
+        order = {b"IM": "<", b"MI": ">"}.get(plain.getvalue()[-2:])
+        if order is None:
+            raise _no_mat(path, ValueError("it has no header of MATLAB 5"))
+        plain.seek(0, os.SEEK_END)
+        while len(tag := file.read(8)) == 8:
+            kind, size = struct.unpack(f"{order}II", tag)
+            left = MAT_HEADER + most - plain.tell()
+            content = file.read(min(size, left + 1))
+            if kind == MAT_COMPRESSED:
+                inflate = zlib.decompressobj()
+                try:
+                    content = inflate.decompress(content, left + 1)
+                    if len(content) <= left and not inflate.eof:
+                        raise zlib.error("a variable has no end")
+                except zlib.error as error:
+                    raise _no_mat(path, error) from error
+            else:
+                plain.write(tag)
+            plain.write(content)
+            if plain.tell() > MAT_HEADER + most or size > left:
+                raise FormatError(f"{path}: more than the {most:,} bytes that are expected")
     return plain
 
 
-def _mat(function: Any, path: Path, **options: Any) -> Any:
+def _mat(function: Any, path: Path, content: io.BytesIO, **options: Any) -> Any:
+    content.seek(0)
     try:
-        with path.open("rb") as file, warnings.catch_warnings():
+        with warnings.catch_warnings():
             warnings.simplefilter("error")  # such as that of a variable that cannot be read
-            return function(file, **options)
+            return function(content, **options)
     except Exception as error:  # scipy lets through whatever a damaged file makes happen
         raise _no_mat(path, error) from error
 

@@ -100,8 +100,7 @@ def load(
         (torch.Size([445, 1, 8, 8]), torch.Size([445]))
     """
     entry = entry_of(name)
-    part = entry.part(split)
-    folder = data_root(root)
+    part, folder = entry.part(split), data_root(root)
     paths = [find(entry, file, folder) for file in part.files]
     store = folder / entry.name / "cache" / f"{split}.safetensors"
     cached = _cached(store, entry, split, paths, accept_hash) if part.files else None
@@ -138,20 +137,10 @@ def _cached(
         if cached is None or not (accept_hash or _is_official(cached, part)):
             return None
         arrays = _checked(cached.arrays, "its arrays", entry, split, accept_hash)
-        sources = []
-        for file, path, source in zip(part.files, paths, cached.sources, strict=True):
-            stamp = source[1:] if path is None else _stamp(path)
-            if path is None:
-                found = file.sha256
-            else:  # a file that has kept its size and time is not hashed again
-                found = source.sha256 if stamp == source[1:] else sha256_of(path)
-            if found != source.sha256:
-                raise ValueError(f"it was made from another {file.name}")
-            sources.append(cache.Source(found, *stamp))
+        sources = [_now(*each) for each in zip(part.files, paths, cached.sources, strict=True)]
     except (ValueError, FormatError) as error:
-        why = " ".join(str(error).split())
         warnings.warn(
-            f"the cache {store} is not used ({why}); the source is read instead",
+            f"the cache {store} is not used ({error}); the source is read instead",
             CacheWarning,
             stacklevel=3,
         )
@@ -160,6 +149,17 @@ def _cached(
     if sources != cached.sources:
         cache.write(store, entry.name, split, checked)
     return checked
+
+
+def _now(file: SourceFile, path: Path | None, before: cache.Source) -> cache.Source:
+    """Return what a source is now; one that is gone counts as the published one."""
+    now = before._replace(sha256=file.sha256)
+    if path is not None:
+        stamp = _stamp(path)  # a file that has kept its size and time is not hashed again
+        now = before if stamp == before[1:] else cache.Source(sha256_of(path), *stamp)
+    if now.sha256 != before.sha256:
+        raise ValueError(f"it was made from another {file.name}")
+    return now
 
 
 def _stamp(path: Path) -> tuple[int, int]:

@@ -20,13 +20,12 @@ from typing import Any
 
 import numpy as np
 
-from stochbatch.data.cache import digest
+from stochbatch.data.cache import digest, opened, store
 from stochbatch.data.catalogue import Augmentation, Dataset, Part
 from stochbatch.data.data_errors import FormatError, MissingFileError
 from stochbatch.data.folder import data_root
 from stochbatch.data.formats import Arrays, Images, Labels, Shape, by
 from stochbatch.data.pictures import facts_of, read_picture
-from stochbatch.files import write_atomically
 from stochbatch.optional import optional
 from stochbatch.registry import DATASETS
 
@@ -167,9 +166,8 @@ def _read(path: Path, paths: Sequence[Path], split: str, shape: Shape) -> Arrays
     """Return a split of a stored data set, if its content is what its name says."""
     with _stored(path) as (file, facts):
         arrays = file.get_tensor(f"{split}_images"), file.get_tensor(f"{split}_labels")
-        same = digest(*arrays) == facts["sha256"][split] and _hash(facts) == path.stem
-    if not same:
-        raise FormatError(f"{path} has changed since it was written: take the data in again")
+        if digest(*arrays) != facts["sha256"][split] or _hash(facts) != path.stem:
+            raise ValueError("it has changed since it was written")
     return arrays
 
 
@@ -177,13 +175,12 @@ def _read(path: Path, paths: Sequence[Path], split: str, shape: Shape) -> Arrays
 def _stored(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
     """Open the file of a stored data set; yield it and what it says of itself."""
     try:
-        with optional("safetensors").safe_open(path, "np") as file:
-            yield file, json.loads(file.metadata()["own"])
+        with opened(path, "own") as stored:
+            yield stored
     except FileNotFoundError:
         raise MissingFileError(f"{path} is gone: take the data in again") from None
-    except Exception as error:  # of safetensors, JSON, or whatever a damaged file makes happen
-        why = " ".join(str(error).split())
-        raise FormatError(f"{path} is damaged ({why}): take the data in again") from None
+    except FormatError as error:
+        raise FormatError(f"{path}: {error}: take the data in again") from None
 
 
 def _hash(facts: dict[str, Any]) -> str:
@@ -210,9 +207,7 @@ def _store(
             for split, pair in (("train", train), ("test", test))
             for what, array in zip(("images", "labels"), pair, strict=True)
         }
-        content = optional("safetensors.numpy").save(arrays, {"own": json.dumps(facts)})
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, lambda file: file.write(content))
+        store(path, arrays, "own", facts)
     remember(root)
     return DATASETS[PREFIX + path.stem]
 

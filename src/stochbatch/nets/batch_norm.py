@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
@@ -35,8 +34,8 @@ def resample_batch_norm(network: nn.Module, batches: Iterable[Tensor]) -> None:
     For optimizers such as Entropy-SGD, which take their gradients at other points than the one
     they return. Batch norms work as in training; every other module, dropout too, as in
     evaluation (``torch.optim.swa_utils.update_bn`` runs dropout as in training). Each batch counts
-    the same. Momenta and modes are afterwards what they were, and if anything fails, so are the
-    statistics. A compiled network runs uncompiled, as a cumulative average is read on the host.
+    the same. Momenta and modes are afterwards what they were. A compiled network runs uncompiled,
+    as a cumulative average is read on the host.
 
     Args:
         network: without batch norms that track statistics nothing is done.
@@ -57,34 +56,20 @@ def resample_batch_norm(network: nn.Module, batches: Iterable[Tensor]) -> None:
     ]
     if not norms:
         return
-    with torch.no_grad(), torch.compiler.set_stance("force_eager"), _sampling(network, norms):
-        empty = True
-        for images in batches:
-            if not isinstance(images, Tensor):
-                raise TypeError(f"batches must be tensors of images, got {type(images).__name__}")
-            network(images)
-            empty = False
-        if empty:
-            raise ValueError("batches must hold at least one batch, got none")
-
-
-@contextmanager
-def _sampling(network: nn.Module, norms: list[_BatchNorm]) -> Iterator[None]:
-    """Let batch norms, and them alone, work as in training, averaging from nothing."""
     training = [(module, module.training) for module in network.modules()]
     momenta = [(norm, norm.momentum) for norm in norms]
-    buffers = [(buffer, buffer.clone()) for norm in norms for buffer in norm.buffers()]
+    network.eval()
+    for norm in norms:
+        norm.train()
+        norm.momentum = None  # a cumulative average
+        norm.reset_running_stats()
     try:
-        network.eval()
-        for norm in norms:
-            norm.train()
-            norm.momentum = None
-            norm.reset_running_stats()
-        yield
-    except BaseException:  # an interrupted evaluation must not leave half a statistic either
-        for buffer, saved in buffers:
-            buffer.copy_(saved)
-        raise
+        with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+            count = 0
+            for count, images in enumerate(batches, 1):  # noqa: B007 (counted to the last)
+                network(images)
+            if not count:
+                raise ValueError("batches must hold at least one batch, got none")
     finally:
         for norm, momentum in momenta:
             norm.momentum = momentum

@@ -41,13 +41,7 @@ def then_dropout(layer: nn.Module, rate: float) -> nn.Module:
 
 
 def rising_rates(count: int, last: float) -> list[float]:
-    """Return ``count`` rates that rise linearly to ``last``: (l / count) last, l from 1.
-
-    Example:
-        >>> from stochbatch.nets.dropout import rising_rates
-        >>> rising_rates(4, 0.5)
-        [0.125, 0.25, 0.375, 0.5]
-    """
+    """Return ``count`` rates that rise linearly to ``last``: (l / count) last, l from 1."""
     return [last * number / count for number in range(1, count + 1)]
 
 

@@ -72,10 +72,8 @@ class ResNet(nn.Module):
     What the stages leave of the image is averaged, so one set of weights takes images of all
     sizes.
 
-    The initialisation is torch's own: weights of convolutions and of the linear layer are
-    Kaiming uniform with a = sqrt(5), which is uniform within 1 / sqrt(fan-in), and so is the
-    linear layer's bias; batch norm starts with scale 1 and shift 0, also the last one of a
-    branch. It is what the usual CIFAR definitions of these networks start from.
+    The initialisation is torch's own, as of :class:`~stochbatch.nets.VGG`; batch norm starts with
+    scale 1 and shift 0, also the last one of a branch.
 
     Args:
         depths: number of blocks in each stage.

@@ -24,6 +24,7 @@ from stochbatch.training import metrics
 from stochbatch.training.device import is_out_of_memory
 from stochbatch.training.exceptions import RunError, what_is_wrong
 from stochbatch.training.result import DataFacts
+from stochbatch.training.run_folder import read
 from stochbatch.training.trial import Trial
 
 FORMAT = 2
@@ -57,7 +58,8 @@ class Schema(BaseModel):
     seconds: float = Field(ge=0)
     network: dict[str, Tensor]
     optimizer: dict[str, Any]
-    schedule: dict[str, Any]
+    schedule: dict[str, Any] = {}
+    """Only earlier versions saved it: it follows from the epoch."""
     scaler: dict[str, Any]
     tally: Annotated[list[Tensor], Field(min_length=3, max_length=3)]
     correct: Tensor | None = None
@@ -71,10 +73,9 @@ class Loaded(NamedTuple):
     note: str | None
 
 
-def save(folder: Path, trial: Trial, place: Place, state: dict[str, Any]) -> Path:
+def save(folder: Path, trial: Trial, place: Place, state: dict[str, Any]) -> None:
     """Write a checkpoint and remove all but the last two."""
-    head = {"format": FORMAT, "trial": trial.hash, "epoch": place.epoch, "step": place.step}
-    content = to_bytes({**head, **state})
+    content = to_bytes({"format": FORMAT, "trial": trial.hash, **place._asdict(), **state})
     digest = hashlib.sha256(content).hexdigest()[:_DIGITS]
     path = folder / f"{_prefix(place)}{digest}.pt"
     try:
@@ -86,10 +87,8 @@ def save(folder: Path, trial: Trial, place: Place, state: dict[str, Any]) -> Pat
             f"that is there: {good}. Make room and run it again to resume from there"
         ) from error
     for old in _newest_first(folder)[KEPT:]:
-        if old != path:
-            with suppress(OSError):
-                old.unlink()
-    return path
+        with suppress(OSError):
+            old.unlink()
 
 
 def load(folder: Path, trial: Trial, *, put_aside: bool = False) -> Loaded:
@@ -103,27 +102,17 @@ def load(folder: Path, trial: Trial, *, put_aside: bool = False) -> Loaded:
         RunError: a good checkpoint cannot be read, or is not one of this version and trial.
     """
     damaged: list[str] = []
-    listed = _newest_first(folder)
-    while listed:
-        path = listed.pop(0)
-        try:
-            content = path.read_bytes()
-        except FileNotFoundError:
-            listed = _newest_first(folder)  # whoever trains has saved newer ones
-            damaged.clear()
-            continue
-        except OSError as error:
-            raise RunError(f"{path} cannot be read: {error.strerror or error}") from error
-        if hashlib.sha256(content).hexdigest()[:_DIGITS] != path.stem.rsplit("-", 1)[1]:
-            damaged.append(
-                f"{path.name} is damaged (its content does not have the hash in its name)"
-            )
-            if put_aside:
-                with suppress(OSError):
-                    path.rename(path.with_suffix(".damaged"))
-            continue
-        state = _state(path, content, trial)
-        return Loaded(path, state, _note(damaged, f"resumes from {path.name}"))
+    for path in _newest_first(folder):
+        content = read(path)
+        if content is None:  # whoever trains has saved newer ones
+            return load(folder, trial, put_aside=put_aside)
+        if hashlib.sha256(content).hexdigest()[:_DIGITS] == path.stem.rsplit("-", 1)[1]:
+            state = _state(path, content, trial)
+            return Loaded(path, state, _note(damaged, f"resumes from {path.name}"))
+        damaged.append(f"{path.name} is damaged (its content does not have the hash in its name)")
+        if put_aside:
+            with suppress(OSError):
+                path.rename(path.with_suffix(".damaged"))
     return Loaded(None, {}, _note(damaged, "starts from the beginning"))
 
 
@@ -199,10 +188,6 @@ def _note(damaged: list[str], what: str) -> str | None:
 
 
 def _newest_first(folder: Path) -> list[Path]:
-    ages = []
-    for path in folder.glob("checkpoint-*.pt"):
-        match = _NAME.fullmatch(path.name)
-        if match is not None:
-            with suppress(FileNotFoundError):  # whoever trains may remove it
-                ages.append((int(match[1]), int(match[2]), path.stat().st_mtime_ns, path))
+    names = ((_NAME.fullmatch(path.name), path) for path in folder.glob("checkpoint-*.pt"))
+    ages = [(int(name[1]), int(name[2]), path) for name, path in names if name]
     return [path for *_, path in sorted(ages, reverse=True)]

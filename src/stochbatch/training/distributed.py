@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
@@ -24,7 +25,6 @@ from torch.nn.parallel import DistributedDataParallel
 from stochbatch.data import Batches
 from stochbatch.training.device import choose_device
 from stochbatch.training.exceptions import RunError
-from stochbatch.training.signals import StopSignals
 
 T = TypeVar("T")
 
@@ -53,13 +53,7 @@ def is_first_to_report() -> bool:
 
 
 class Ranks:
-    """The processes of a training. All ranks must call the methods in the same order.
-
-    Example:
-        >>> from stochbatch.training.distributed import ALONE
-        >>> ALONE.first(lambda: "done")
-        'done'
-    """
+    """The processes of a training. All ranks must call the methods in the same order."""
 
     def __init__(self, rank: int = 0, count: int = 1) -> None:
         self.rank, self.count = rank, count
@@ -172,7 +166,7 @@ class Slices:
 
 
 @contextmanager
-def joined(signals: StopSignals) -> Iterator[Ranks]:
+def joined() -> Iterator[Ranks]:
     """Connect this process to the other ranks, if there are any; an error says if one is lost."""
     rank, count = launched()
     if count == 1:
@@ -186,7 +180,8 @@ def joined(signals: StopSignals) -> Iterator[Ranks]:
         yield Ranks(rank, count)
     except Exception as error:
         atexit.unregister(distributed.destroy_process_group)  # NCCL would wait for a lost rank
-        signals.keep()  # torchrun now terminates all ranks, which must be able to report
+        # Torchrun now terminates all ranks, which must be able to report.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         # An error of gloo has no class of its own, but names gloo's source.
         lost = isinstance(error, distributed.DistError) or "gloo" in str(error)
         if lost and not isinstance(error, RunError):

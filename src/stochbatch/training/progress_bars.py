@@ -1,4 +1,4 @@
-"""Progress on a terminal, in bars, and elsewhere, in plain lines."""
+"""Progress on a terminal, in a bar, and elsewhere, in plain lines."""
 
 from __future__ import annotations
 
@@ -19,15 +19,9 @@ UNKNOWN = "-"
 
 
 def choose_progress(quiet: bool = False, stream: IO[str] | None = None) -> Observer:
-    """Return bars for a terminal, plain lines for a file or a pipe, nothing for ``quiet``.
+    """Return a bar for a terminal, plain lines for a file or a pipe, nothing for ``quiet``.
 
     By default they go to standard error, so that what a command prints can be redirected.
-
-    Example:
-        >>> import io
-        >>> from stochbatch.training.progress_bars import choose_progress
-        >>> type(choose_progress(stream=io.StringIO())).__name__
-        'PlainProgress'
     """
     if quiet:
         return Observer()
@@ -59,8 +53,7 @@ class PlainProgress(Observer):
         """Print the line of the epoch."""
         done = metrics["epoch"] + 1
         self._print(
-            f"epoch {done}/{self._epochs}  loss {figure(metrics['train_loss'], '.3g')}  "
-            f"train {figure(metrics['train_accuracy'], '.1f')} %  {_tested(metrics)}  "
+            f"epoch {done}/{self._epochs}  {_trained(metrics)}  {_tested(metrics)}  "
             f"lr {metrics['lr']:.3g}  {figure(metrics['images_per_second'], ',.0f')} images/s  "
             f"{self._left(done)} left"
         )
@@ -78,7 +71,7 @@ class PlainProgress(Observer):
 
 
 class RichProgress(PlainProgress):
-    """Two bars, of the epochs and of the batches in an epoch."""
+    """A bar of the epochs, and the numbers so far."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         from rich import progress
@@ -86,42 +79,34 @@ class RichProgress(PlainProgress):
         super().__init__(console.file, clock)
         self._test = ""
         self._bars = progress.Progress(
+            progress.TextColumn("epoch {task.completed:.2f}/{task.total}"),
+            progress.BarColumn(bar_width=16),
             progress.TextColumn("{task.description}"),
-            progress.BarColumn(bar_width=24),
-            progress.TextColumn("{task.fields[count]}", justify="right"),
-            progress.TextColumn("{task.fields[facts]}"),
             console=console,
         )
 
     def on_start(self, start: Start) -> None:
-        """Show the bars."""
+        """Show the bar."""
         super().on_start(start)
-        for name, total in (("epochs", self._epochs), ("batches", self._batches)):
-            self._bars.add_task(name, total=total, count="", facts="")
-        self._move(start.epoch, start.batch, "")
+        self._bars.update(self._bars.add_task("", total=self._epochs), completed=self._before)
         self._bars.start()
 
     def on_batch(self, metrics: dict[str, Any]) -> None:
-        """Move both bars."""
-        self._move(metrics["epoch"], metrics["batch"], _trained(metrics))
+        """Move the bar."""
+        self._move(metrics["epoch"] + metrics["batch"] / self._batches, metrics)
 
     def on_epoch(self, metrics: dict[str, Any]) -> None:
-        """Fill the bar of the batches, and show the test accuracy beside that of the epochs."""
-        self._test = _tested(metrics) + "  "
-        self._move(metrics["epoch"], self._batches, _trained(metrics))
+        """Move the bar, and show the test accuracy from now on."""
+        self._test = f"  {_tested(metrics)}"
+        self._move(metrics["epoch"] + 1, metrics)
 
     def close(self) -> None:
-        """Leave the bars as they are, and give the terminal back."""
+        """Leave the bar as it is, and give the terminal back."""
         self._bars.stop()
 
-    def _move(self, epoch: int, batch: int, facts: str) -> None:
-        done = epoch + batch / self._batches
-        epochs, batches = self._bars.task_ids
-        count = f"{int(done)}/{self._epochs}"
-        left = f"{self._test}{self._left(done)} left"
-        self._bars.update(epochs, completed=done, count=count, facts=left)
-        count = f"{batch}/{self._batches}"
-        self._bars.update(batches, completed=batch, count=count, facts=facts)
+    def _move(self, done: float, metrics: dict[str, Any]) -> None:
+        facts = f"{_trained(metrics)}{self._test}  {self._left(done)} left"
+        self._bars.update(self._bars.task_ids[0], completed=done, description=facts)
 
     def _print(self, text: str) -> None:
         # No markup: a path may have brackets.
@@ -129,11 +114,8 @@ class RichProgress(PlainProgress):
 
 
 def _trained(metrics: dict[str, Any]) -> str:
-    return (
-        f"loss {figure(metrics['train_loss'], '.3g')}  "
-        f"{figure(metrics['train_accuracy'], '.1f')} %  "
-        f"{figure(metrics['images_per_second'], ',.0f')} images/s"
-    )
+    loss, accuracy = metrics["train_loss"], metrics["train_accuracy"]
+    return f"loss {figure(loss, '.3g')}  train {figure(accuracy, '.1f')} %"
 
 
 def _tested(metrics: dict[str, Any]) -> str:

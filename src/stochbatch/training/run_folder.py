@@ -51,9 +51,6 @@ TRIAL, METRICS, RESULT, WEIGHTS, LOG, LOCK = (
     "lock",
 )
 
-LOOK_UP = 60.0
-"""Seconds after which a rank that waits for a folder says so to the others, which wait for it."""
-
 
 def write(path: Path, text: str) -> None:
     """Replace a text file, whole or not at all."""
@@ -72,8 +69,7 @@ def locked(folder: Path, wait: bool, ranks: Ranks) -> Iterator[None]:
     lock = filelock.FileLock(folder / LOCK)
     missing = [path for path in (folder, folder.parent) if not path.exists()]
     try:
-        while not ranks.first(lambda: _take(lock, folder, wait)):
-            pass
+        ranks.first(lambda: _take(lock, folder, wait))
         yield
     finally:
         with suppress(OSError):
@@ -84,31 +80,28 @@ def locked(folder: Path, wait: bool, ranks: Ranks) -> Iterator[None]:
         lock.release()
 
 
-def _take(lock: filelock.FileLock, folder: Path, wait: bool) -> bool:
-    """Return whether the lock is taken; raise if it should be at once and is not."""
+def _take(lock: filelock.FileLock, folder: Path, wait: bool) -> None:
+    """Take the lock, or raise; another that has it is waited for, or an error."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"cannot make the folder {folder}: {error.strerror or error}") from error
     try:
-        lock.acquire(timeout=LOOK_UP if wait else 0.0)
-    except FileNotFoundError:
-        return False  # another process that failed to start has just removed the folder
+        lock.acquire(timeout=-1 if wait else 0)
+    except FileNotFoundError:  # another process that failed to start has just removed the folder
+        _take(lock, folder, wait)
     except filelock.Timeout:
-        if wait:
-            return False
         raise RunError(
             f"another process is training in {folder}: let it finish, or wait for it (--wait)"
         ) from None
     except OSError as error:
         raise RunError(f"cannot write to {folder}: {error.strerror or error}") from error
-    return True
 
 
 def read_result(folder: Path) -> Result | None:
     """Return the result, or None if the run is not over."""
     path = folder / RESULT
-    content = _read(path)
+    content = read(path)
     if content is None:
         return None
     try:
@@ -123,7 +116,7 @@ def read_result(folder: Path) -> Result | None:
     return result
 
 
-def _read(path: Path) -> bytes | None:
+def read(path: Path) -> bytes | None:
     """Return the content of a file, or None if there is none."""
     try:
         return path.read_bytes()
@@ -162,27 +155,16 @@ def _check_whose(path: Path, trial: str) -> None:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """Return the lines of ``metrics.jsonl``; a last line that is cut short is left out.
+    """Return the lines of ``metrics.jsonl``.
 
     Raises:
         RunError: a line is odd, or another run's.
     """
     path = folder / METRICS
-    *lines, rest = (_read(path) or b"").split(b"\n")
-    if _is_json(rest):
-        lines.append(rest)
     try:
-        return parse(lines, folder.resolve().name)
+        return parse((read(path) or b"").splitlines(), folder.resolve().name)
     except ValueError as error:
         raise RunError(f"{path}: {error}") from None
-
-
-def _is_json(text: bytes) -> bool:
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
 
 
 @dataclass(frozen=True)
@@ -254,7 +236,7 @@ class RunFolder:
         if self.result is None:
             return dict(self._last["network"])
         path = self.folder / WEIGHTS
-        content = _read(path)
+        content = read(path)
         if content is None:
             raise RunError(f"{path} is missing")
         if hashlib.sha256(content).hexdigest() != self.result.weights_sha256:
@@ -279,7 +261,7 @@ def read_run(folder: str | Path) -> RunFolder:
 def read_trial(folder: Path) -> Trial | None:
     """Return the trial of a folder, or None if it has none."""
     path = folder / TRIAL
-    content = _read(path)
+    content = read(path)
     if content is None:
         return None
     try:
@@ -319,16 +301,6 @@ def find_finished(folder: Path, data_root: str | Path | None, accept_hash: bool)
             "or start over (--again)"
         )
     return done
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Remove checkpoints of a finished run, which a kill after the result leaves behind."""
-    if any(folder.glob("checkpoint-*")):
-        from stochbatch.training import checkpoint
-
-        with suppress(OSError), filelock.FileLock(folder / LOCK, timeout=0):
-            if (folder / RESULT).exists():  # nobody has started it over in the meantime
-                checkpoint.remove_all(folder)
 
 
 def clear(folder: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -37,10 +36,9 @@ from stochbatch.training.run_folder import (
     find_finished,
     locked,
     read_trial,
-    remove_leftovers,
     write,
 )
-from stochbatch.training.run_log import RunLog, logged
+from stochbatch.training.run_log import LOGGER, RunLog, logged
 from stochbatch.training.signals import StopSignals
 from stochbatch.training.trainer import Trainer
 from stochbatch.training.trial import Trial
@@ -103,7 +101,7 @@ def run(
     """
     remember(data_root)
     folder = Path(root) / trial.folder
-    with StopSignals(at_once=False) as signals, joined(signals) as ranks:
+    with joined() as ranks:
         ranks.check_same(trial.hash, "were given different trials")
         watching = Unfailing(*(observers if ranks.rank == 0 else ()))
 
@@ -113,23 +111,21 @@ def run(
         try:
             # Before it is locked, which read-only media cannot be; and after that, as another
             # process may have finished it while this one waited.
-            done = ranks.first(finished)
-            with nullcontext() if done else locked(folder, wait, ranks):
-                done = done or ranks.first(finished)
-                if done is None:
-                    signals.listen()
+            result = ranks.first(finished)
+            with nullcontext() if result else locked(folder, wait, ranks):
+                result = result or ranks.first(finished)
+                if result is None:
                     chosen = ranks.choose_device(device)
-                    how = (ranks, watching, signals, checkpoint_seconds)
                     log_path = folder / LOG if ranks.rank == 0 else None
                     # The caller's random numbers stay as they are.
                     generators = fork_rng([chosen] if chosen.type == "cuda" else [])
-                    with generators, _reported(chosen, log_path) as log:
-                        runner = _Runner(trial, folder, chosen, log, *how)
-                        return runner.run(data_root, accept_hash, again)
-            if ranks.rank == 0:
-                remove_leftovers(folder)
-            watching.on_end(done)
-            return done
+                    with StopSignals() as signals, generators, _reported(chosen, log_path) as log:
+                        runner = _Runner(
+                            trial, folder, chosen, log, ranks, watching, signals, checkpoint_seconds
+                        )
+                        result = runner.run(data_root, accept_hash, again)
+            watching.on_end(result)
+            return result
         finally:
             watching.close()
 
@@ -144,7 +140,7 @@ def _reported(device: torch.device, path: Path | None) -> Iterator[RunLog]:
             log.info(f"stopped by signal {stop.signal_number}")
             raise
         except Exception as error:
-            log.note(logging.ERROR, f"{type(error).__name__}: {one_line(error)}")
+            LOGGER.error("%s: %s", type(error).__name__, one_line(error))
             if is_out_of_memory(error):
                 raise RunError(
                     f"out of memory on {device} ({one_line(error)}): use a smaller --batch-size or "
@@ -218,7 +214,7 @@ class _Runner:
             self.earlier = json.loads(state["environments"])
             if self.earlier and self.earlier[-1] == self.environment:
                 self.earlier.pop()
-        self.ranks.first(lambda: write(self.folder / METRICS, "".join(self.metrics)))
+        self._write_metrics()
         start = Start(self.trial, self.folder, *place, self.trainer.steps, note)
         self._log_start(start)
         self.observers.on_start(start)
@@ -246,7 +242,7 @@ class _Runner:
             f"stochbatch {self.environment['stochbatch']}, torch {self.environment['torch']}"
         )
         if start.note:
-            self.log.note(logging.WARNING, start.note)
+            LOGGER.warning(start.note)
 
     def _epoch(self, epoch: int, first: int) -> dict[str, Any]:
         """Train, evaluate and save; return the line of metrics."""
@@ -256,7 +252,7 @@ class _Runner:
         if _diverged(metrics) or self.trial.evaluates(epoch):
             tested = self.trainer.evaluate(epoch, lambda: self.signals.received)
             if not tested:  # a signal came; the next run evaluates the weights, which are final
-                self._obey(Place(epoch, self.trainer.steps), by_time=False)
+                self._obey(Place(epoch, self.trainer.steps))
             metrics |= tested
         metrics |= self.trainer.layers()
         self.trainer.schedule.step()
@@ -266,7 +262,8 @@ class _Runner:
         self.metrics.append(json.dumps(metrics) + "\n")
         if self.ranks.count > 1 and not _diverged(metrics):
             self.ranks.check_same(self.trainer.fingerprint(), "came to have different weights")
-        self._save(Place(epoch + 1, 0), with_metrics=True)
+        self._write_metrics()
+        self._save(Place(epoch + 1, 0))
         return metrics
 
     def _after_step(self, epoch: int, step: int) -> None:
@@ -287,16 +284,16 @@ class _Runner:
             )
         self._obey(Place(epoch, step))
 
-    def _obey(self, place: Place, saved: bool = False, by_time: bool = True) -> None:
+    def _obey(self, place: Place, saved: bool = False) -> None:
         """Save if it is time to, and stop if a signal asks for it."""
-        due = by_time and time.monotonic() - self.saved_at > self.checkpoint_seconds
+        due = time.monotonic() - self.saved_at > self.checkpoint_seconds
         stop, save = self.ranks.agree(self.signals.received or 0, due)
         if (stop or save) and not saved:
             self._save(place)
         if stop:
             raise Interrupted(stop, self.folder)
 
-    def _save(self, place: Place, with_metrics: bool = False) -> None:
+    def _save(self, place: Place) -> None:
         state = {
             **self.trainer.state(),
             "data": self.trainer.facts.model_dump_json(),
@@ -304,20 +301,16 @@ class _Runner:
             "environments": json.dumps([*self.earlier, self.environment]),
             "seconds": self.seconds + max(0.0, time.monotonic() - self.began),
         }
-
-        def to_disk() -> None:
-            if with_metrics:
-                write(self.folder / METRICS, "".join(self.metrics))
-            checkpoint.save(self.folder, self.trial, place, state)
-
-        self.ranks.first(to_disk)
+        self.ranks.first(lambda: checkpoint.save(self.folder, self.trial, place, state))
         self.saved_at = time.monotonic()
+
+    def _write_metrics(self) -> None:
+        self.ranks.first(lambda: write(self.folder / METRICS, "".join(self.metrics)))
 
     def _finish(self, status: str) -> Result:
         result = self.ranks.first(lambda: self._write_result(status))
         accuracy = "" if result.accuracy is None else f": {result.accuracy.in_words()}"
         self.log.info(f"{status} after {result.epochs} epochs{accuracy}")
-        self.observers.on_end(result)
         return result
 
     def _write_result(self, status: str) -> Result:

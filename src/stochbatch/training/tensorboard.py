@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from stochbatch.optional import optional
 from stochbatch.training.exceptions import RunError
 from stochbatch.training.observers import Observer, Start
 
@@ -12,24 +13,21 @@ class TensorBoard(Observer):
     """Writes metrics, and for SBS those of every layer, to ``events/`` in the run's folder.
 
     Raises:
-        RunError: TensorBoard is not installed, or the files cannot be opened.
+        ModuleNotFoundError: TensorBoard is not installed.
+        RunError: the files cannot be opened.
     """
 
     def __init__(self) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise RunError(
-                "TensorBoard is not installed: pip install 'stochbatch[tensorboard]'"
-            ) from None
-        self._new_writer: Any = SummaryWriter
+        optional("tensorboard", "tensorboard")  # now, and not in the midst of a start
         self._writer: Any = None
 
     def on_start(self, start: Start) -> None:
         """Open the files; steps that an earlier process did after its last save are dropped."""
+        from torch.utils.tensorboard import SummaryWriter
+
         folder = start.folder / "events"
         try:
-            self._writer = self._new_writer(str(folder), purge_step=start.epoch)
+            self._writer = SummaryWriter(str(folder), purge_step=start.epoch)
         except OSError as error:
             raise RunError(f"cannot write to {folder}: {error.strerror or error}") from error
         self._writer.add_text("trial", start.trial.hash, start.epoch)

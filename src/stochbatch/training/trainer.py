@@ -7,9 +7,10 @@ import itertools
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -27,10 +28,8 @@ from stochbatch.training.exceptions import RunError
 from stochbatch.training.result import DataFacts
 from stochbatch.training.trial import Trial, last_tenth
 
-EVALUATION_PIXELS = {"cpu": 1 << 17}
-"""About so many pixels are evaluated at once: on a CPU what its caches hold."""
-MANY_PIXELS = 1 << 20
-"""The same on other devices."""
+PIXELS_AT_ONCE = {"cpu": 1 << 17}  # what its caches hold
+"""About so many pixels are evaluated at once; on other devices 2**20."""
 
 FEW_IMAGES = 2_000
 """In smaller test sets each image counts: it is kept how often it was right."""
@@ -82,58 +81,12 @@ class Trainer:
     def __init__(
         self, trial: Trial, train: Split, test: Split, device: torch.device, ranks: Ranks = ALONE
     ) -> None:
-        self.trial, self.device, self.method = trial, device, METHODS[trial.method]
-        self.ranks = ranks
-        chosen = subset(trial.seed, len(train), trial.share)
-        tested, tested_labels = test.images, test.labels
-        if trial.validation:
-            chosen, held = hold_out(trial.seed, train.labels, chosen, trial.validation)
-            tested, tested_labels = train.images[held], train.labels[held]
-        images, labels = train.images[chosen], train.labels[chosen]
-        augmentation = DATASETS[trial.dataset].augmentation if trial.augment else Augmentation()
-        self.batches = Batches(
-            images,
-            labels,
-            trial.batch_size,
-            seed=trial.seed,
-            augmentation=augmentation,
-            drop_single=True,
-            device=device,
-        )
-        self.classes = len(train.classes)
-        self.slices = Slices(self.batches, ranks)
-        at_once = EVALUATION_PIXELS.get(device.type, MANY_PIXELS) // tested[0, 0].numel()
-        self.test = Batches(
-            tested,
-            tested_labels,
-            max(1, at_once),
-            shuffle=False,
-            normalisation=self.batches.normalisation,
-            device=device,
-        )
-        self.facts = DataFacts(
-            train_sha256=train.sha256,
-            test_sha256=test.sha256,
-            official=train.official and test.official,
-            train_images=len(labels),
-            test_images=len(tested),
-            mean=self.batches.normalisation.mean,
-            std=self.batches.normalisation.std,
-        )
+        self.trial, self.device, self.ranks = trial, device, ranks
+        self.method, self.classes = METHODS[trial.method], len(train.classes)
+        self._take_data(train, test)
         seed_everything(trial.seed, "initial weights")
         self.network = build_network(trial).to(device)
-        if trial.compile and device.type == "cpu" and _has_narrow_convolution(self.network, 2):
-            raise RunError(
-                f"{trial.network} of width {trial.width:g} cannot be compiled on a CPU: torch's "
-                "backward pass of its narrow convolutions is wrong there"
-            )
-        self.layout = _layout(trial, self.network, device)
-        self.network.to(memory_format=self.layout)  # type: ignore[call-overload]
-        if trial.sync_bn and ranks.count > 1:
-            self.network = nn.SyncBatchNorm.convert_sync_batchnorm(self.network)  # type: ignore[no-untyped-call]
-        self.forward: Any = torch.compile(self.network) if trial.compile else self.network
-        zeros = torch.zeros(2, *self.batches.shape[1:], device=device)
-        self.trained = ranks.data_parallel(self.forward, self._laid_out(zeros))  # type: ignore[arg-type]
+        self._prepare_network()
         self.optimizer = build_optimizer(trial, self.network)
         if isinstance(self.optimizer, SBS):
             self.optimizer.on_slow_layers(logging.getLogger("stochbatch").warning)
@@ -148,6 +101,60 @@ class Trainer:
         self.tally = Tally.zeros(device)
         self.correct: Tensor | None = None
         """How often each image of a small test set was right in the last tenth of the epochs."""
+
+    def _take_data(self, train: Split, test: Split) -> None:
+        """Draw the images to train on, and choose those to test on."""
+        trial, device = self.trial, self.device
+        chosen = subset(trial.seed, len(train), trial.share)
+        tested, tested_labels = test.images, test.labels
+        if trial.validation:
+            chosen, held = hold_out(trial.seed, train.labels, chosen, trial.validation)
+            tested, tested_labels = train.images[held], train.labels[held]
+        self.batches = Batches(
+            train.images[chosen],
+            train.labels[chosen],
+            trial.batch_size,
+            seed=trial.seed,
+            augmentation=DATASETS[trial.dataset].augmentation if trial.augment else Augmentation(),
+            drop_single=True,
+            device=device,
+        )
+        self.slices = Slices(self.batches, self.ranks)
+        normalisation = self.batches.normalisation
+        at_once = PIXELS_AT_ONCE.get(device.type, 1 << 20) // tested[0, 0].numel()
+        self.test = Batches(
+            tested,
+            tested_labels,
+            max(1, at_once),
+            shuffle=False,
+            normalisation=normalisation,
+            device=device,
+        )
+        self.facts = DataFacts(
+            train_sha256=train.sha256,
+            test_sha256=test.sha256,
+            official=train.official and test.official,
+            train_images=len(chosen),
+            test_images=len(tested),
+            mean=normalisation.mean,
+            std=normalisation.std,
+        )
+
+    def _prepare_network(self) -> None:
+        """Choose the network's memory layout, compile it, and connect it to other ranks."""
+        trial, device, ranks = self.trial, self.device, self.ranks
+        if trial.compile and device.type == "cpu" and _has_narrow_convolution(self.network, 2):
+            raise RunError(
+                f"{trial.network} of width {trial.width:g} cannot be compiled on a CPU: torch's "
+                "backward pass of its narrow convolutions is wrong there"
+            )
+        self.layout = _layout(trial, self.network, device)
+        self.network.to(memory_format=self.layout)  # type: ignore[call-overload]
+        if trial.sync_bn and ranks.count > 1:
+            self.network = nn.SyncBatchNorm.convert_sync_batchnorm(self.network)  # type: ignore[no-untyped-call]
+        self.forward: Any = torch.compile(self.network) if trial.compile else self.network
+        zeros = torch.zeros(2, *self.batches.shape[1:], device=device)
+        self.trained = ranks.data_parallel(self.forward, self._laid_out(zeros))  # type: ignore[arg-type]
         # Ranks drop features of their images by numbers of their own, but the coin of a residual
         # branch is one for the whole batch.
         drops = any(isinstance(module, nn.Dropout) for module in self.network.modules())
@@ -162,26 +169,15 @@ class Trainer:
         ``after_step`` is called with the epoch and its number of steps done; it tells observers,
         saves checkpoints and obeys signals.
         """
-        if first == 0:
-            self._begin_epoch()
+        if first == 0:  # later, both are restored
+            self.tally = Tally.zeros(self.device)
+            if isinstance(self.optimizer, SBS):
+                self.optimizer.new_epoch()  # its averages are those of an epoch (Algorithm 2)
+        self.network.train()
         lr, began = self.optimizer.param_groups[0]["lr"], time.monotonic()
-
-        def forward_backward() -> Tensor:
-            number = next(numbers)
-            images, labels, weight = self.slices(epoch, number % len(self.batches))
-            self._seed_dropout(epoch, number)
-            with self._autocast():
-                logits = self.trained(self._laid_out(images))
-                loss = nn.functional.cross_entropy(logits, labels)
-            if weight:
-                self.tally.add(loss, logits, labels)
-            self.optimizer.zero_grad()
-            loss = loss * weight
-            self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-            return loss.detach()
-
         for step in range(first, self.steps):
-            numbers = itertools.count(step * self.batches_per_step)
+            batches = itertools.count(step * self.batches_per_step)
+            forward_backward = partial(self._forward_backward, epoch, batches)
             if self.method.closure:  # it evaluates several batches
                 self.optimizer.step(forward_backward)  # type: ignore[arg-type]
             else:
@@ -189,7 +185,6 @@ class Trainer:
                 self.scaler.step(self.optimizer)
                 self.scaler.update()
             after_step(epoch, step + 1)
-
         loss, accuracy, images = Tally(*self.ranks.sum(self.tally)).read()
         trained = images * (self.steps - first) / self.steps
         return {
@@ -199,6 +194,23 @@ class Trainer:
             "train_accuracy": accuracy,
             "images_per_second": trained / max(time.monotonic() - began, 1e-9),
         }
+
+    def _forward_backward(self, epoch: int, batches: Iterator[int]) -> Tensor:
+        """Compute loss and gradients of the next batch."""
+        number = next(batches)
+        images, labels, weight = self.slices(epoch, number % len(self.batches))
+        # Dropout draws from torch's generator. Seeded anew for every batch, it needs no
+        # saving, and a run that resumes drops what the undisturbed run dropped.
+        seed_everything(self.trial.seed, f"batch {number} of epoch {epoch}{self._noise}")
+        with self._autocast():
+            logits = self.trained(self._laid_out(images))
+            loss = nn.functional.cross_entropy(logits, labels)
+        if weight:
+            self.tally.add(loss, logits, labels)
+        self.optimizer.zero_grad()
+        loss = loss * weight
+        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
 
     @property
     def steps(self) -> int:
@@ -215,25 +227,11 @@ class Trainer:
         """Images that a step is computed on, in all processes together."""
         return min(self.trial.batch_size, self.batches.shape[0]) * self.batches_per_step
 
-    def _begin_epoch(self) -> None:
-        """Start the sums of an epoch, and for SBS its averages (Algorithm 2)."""
-        self.tally = Tally.zeros(self.device)
-        self.network.train()
-        if isinstance(self.optimizer, SBS):
-            self.optimizer.new_epoch()
-
-    def _seed_dropout(self, epoch: int, number: int) -> None:
-        # Dropout draws from torch's generator. Seeded anew for every batch, it needs no
-        # saving, and a run that resumes drops what the undisturbed run dropped.
-        seed_everything(self.trial.seed, f"batch {number} of epoch {epoch}{self._noise}")
-
     def _laid_out(self, images: Tensor) -> Tensor:
         # A batch is channels last; of one channel it is both at once, and only a copy decides.
-        return (
-            images
-            if self.layout == torch.channels_last
-            else images.clone(memory_format=self.layout)
-        )
+        if self.layout == torch.channels_last:
+            return images
+        return images.clone(memory_format=self.layout)
 
     def _autocast(self) -> torch.autocast:
         low = AUTOCAST.get(self.trial.precision)
@@ -290,7 +288,6 @@ class Trainer:
         return {
             "network": self.network.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "schedule": _plain(self.schedule.state_dict()),
             "scaler": self.scaler.state_dict(),
             "tally": self.ranks.sum(self.tally),
             "correct": self.correct,
@@ -303,25 +300,19 @@ class Trainer:
             raise ValueError("its optimizer has another seed")
         if state["step"] > self.steps:
             raise ValueError(f"step {state['step']}, but an epoch has {self.steps} steps")
+        # The schedule is a function of the epoch: it is not saved, but steps there again. It would
+        # warn if its first step came before one of the optimizer's.
+        self.optimizer._opt_called = True  # type: ignore[attr-defined]
+        for _ in range(state["epoch"]):
+            self.schedule.step()
         self.network.load_state_dict(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])
-        fresh = _plain(self.schedule.state_dict())
-        for name, value in state["schedule"].items():
-            if name in fresh and not _fits(value, fresh[name]):
-                raise ValueError(f"its schedule has an odd {name}")
-        self.schedule.load_state_dict(state["schedule"])
-        # One that chains others counts no epochs itself.
-        if (at := getattr(self.schedule, "last_epoch", state["epoch"])) != state["epoch"]:
-            raise ValueError(f"its schedule is at epoch {at}")
-        # The schedule would warn if its first call came before one of the optimizer's.
-        self.optimizer._opt_called = True  # type: ignore[attr-defined]
         self.scaler.load_state_dict(state["scaler"])
         self.correct = state.get("correct")
         self.tally = Tally.zeros(self.device)
         if self.ranks.rank == 0:  # it counts for all of them until now
             for mine, saved in zip(self.tally, state["tally"], strict=True):
                 mine.copy_(saved)
-        self.network.train()
 
     def fingerprint(self) -> str:
         """Return a number that differs, all but certainly, if a bit of the weights does."""
@@ -333,33 +324,6 @@ class Trainer:
 def number_or_none(value: float) -> float | None:
     """Return a number that JSON has: None for NaN and infinity."""
     return value if math.isfinite(value) else None
-
-
-def _plain(value: Any) -> Any:
-    """Return numbers, texts and what is made of them; None for objects, which no safe load takes.
-
-    Those do not change in a training, and a schedule of the same settings has them.
-    """
-    if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items() if _is_plain(one)}
-    if isinstance(value, list | tuple):
-        return type(value)(_plain(one) for one in value)
-    return value if _is_plain(value) else None
-
-
-def _fits(saved: Any, fresh: Any) -> bool:
-    """Return whether a part of a schedule's state is such as a new schedule has."""
-    if isinstance(fresh, int | float):
-        return isinstance(saved, int | float)
-    if isinstance(fresh, list) and fresh and isinstance(saved, list):
-        return len(saved) == len(fresh) and all(map(_fits, saved, fresh))
-    return fresh is None or isinstance(saved, type(fresh))
-
-
-def _is_plain(value: Any) -> bool:
-    return value is None or isinstance(
-        value, bool | int | float | str | dict | list | tuple | Tensor
-    )
 
 
 def seed_everything(seed: int, purpose: str) -> None:
