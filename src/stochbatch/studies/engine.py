@@ -192,7 +192,7 @@ class _Loop:
     def _outcome(self, trial: Trial, fault: str | None) -> tuple[str, str]:
         outcome = outcome_of(trial, self.root)
         if outcome.result is not None:
-            accuracy = outcome.result.accuracy
+            accuracy = outcome.accuracy
             return outcome.status, "" if accuracy is None else f"{accuracy.mean:.2f} %"
         text = outcome.error
         if text is None:

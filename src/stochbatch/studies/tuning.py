@@ -228,7 +228,11 @@ class Tried:
     @property
     def scores(self) -> list[float]:
         """Validation accuracy by seed; what diverged, or has none, is the worst there is."""
-        return [_score(outcome) for outcome in self.outcomes if outcome.result is not None]
+        return [
+            one.accuracy.mean if one.status == "finished" and one.accuracy else -math.inf
+            for one in self.outcomes
+            if one.result is not None
+        ]
 
     @property
     def mean(self) -> float:
@@ -240,13 +244,6 @@ class Tried:
             f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
             for name, value in self.settings.items()
         )
-
-
-def _score(outcome: Outcome) -> float:
-    result = outcome.result
-    if result is None or result.status == "diverged" or result.accuracy is None:
-        return -math.inf
-    return result.accuracy.mean
 
 
 @dataclass(frozen=True)
