@@ -18,7 +18,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import filelock
 import pytest
 import torch
 
@@ -385,16 +384,6 @@ def test_only_a_death_is_called_one(tmp_path: Path) -> None:
     ):
         engine = RayEngine(Failing(error), lambda *words: object(), tmp_path, 1, tries=11)
         assert run_study(engine, [trial], tmp_path).errors[0].startswith(f"{trial.folder}: {text}")
-
-
-@distributed
-def test_marks_of_killed_drivers_are_removed_and_those_of_others_stay(
-    connection: Any, tmp_path: Path
-) -> None:
-    (tmp_path / ".study-killed").touch()
-    with filelock.FileLock(tmp_path / ".study-another"):
-        assert run_trials(QUICK[:1], tmp_path).finished == 1
-        assert [path.name for path in tmp_path.glob(".study-*")] == [".study-another"]
 
 
 def test_without_ray_one_line_says_what_to_install(
