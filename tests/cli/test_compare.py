@@ -50,7 +50,7 @@ def test_a_comparison_says_what_it_does_and_what_came_out(
         (("sgd", "sbs", "--tune", "lr"), "--tune is NAME=LOW..HIGH or NAME=VALUE,VALUE, got 'lr'"),
         (("sgd", "sbs", "--tune", "lr=1..a"), "the ends of a range are numbers"),
         (("sgd", "sbs", "--tune", "lr=1..0.1"), "must rise"),
-        (("sgd", "sbs", "--tune", "lambd=-4,0"), "sgd has no 'lambd' to tune"),
+        (("sgd", "sbs", "--tune", "lambd=-4,0"), "SGD has no setting 'lambd'"),
         (("sgd", "sbs", "--dataset", "cifar11"), "no data set is called 'cifar11'"),
     ],
 )

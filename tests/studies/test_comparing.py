@@ -133,7 +133,7 @@ def test_what_is_to_be_done_is_said_before(found: StudyResults) -> None:
         (["sgd", "sbs"], {"budget": 0}, "budget"),
         (["sgd", "sbs"], {"seeds": 0}, "repetitions"),
         (["sgd", "sbs"], {"tune": {"lr": {"log": [1, 0.1]}}}, "must rise above 0"),
-        (["sgd", "sbs"], {"tune": {"lambd": [-4, 0]}}, "sgd has no 'lambd' to tune"),
+        (["sgd", "sbs"], {"tune": {"lambd": [-4, 0]}}, "SGD has no setting 'lambd'"),
         (["sgd", "sbs"], {"tune": {"adam.eps": [1]}}, "adam is not compared"),
         (["sgd", "sbs"], {"network": "vgg12"}, "no network is called 'vgg12'"),
     ],

@@ -205,7 +205,7 @@ def test_bad_tables_are_one_line(changes: dict[str, Any], message: str) -> None:
 
 def test_a_method_without_the_tuned_setting_is_named(tmp_path: Path) -> None:
     wrong = study(lr="{ log = [0.01, 1] }\nlambd = [-4.0, 0.0]")
-    with pytest.raises(StudyError, match="tuned, method SGD: sgd has no 'lambd' to tune"):
+    with pytest.raises(StudyError, match="tuned, method SGD: SGD has no setting 'lambd'"):
         collect(wrong, PAPER, tmp_path)
 
 

@@ -35,7 +35,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from stochbatch.data import DATASETS
-from stochbatch.registry import METHODS, hint
+from stochbatch.registry import hint
 from stochbatch.studies.cell import Cell
 from stochbatch.studies.outcome import Outcome, outcome_of
 from stochbatch.training import Trial
@@ -188,12 +188,6 @@ def tuned_fields(fields: Mapping[str, Any], point: Mapping[str, Value]) -> dict[
     settings = {name: value for name, value in point.items() if name not in FIELDS}
     result |= {name: value for name, value in point.items() if name in FIELDS}
     if settings:
-        known = METHODS[result.get("method", "sgd")].settings
-        if unknown := [name for name in settings if name not in known]:
-            raise ValueError(
-                f"{result.get('method', 'sgd')} has no {unknown[0]!r} to tune"
-                f"{hint(unknown[0], [*known, *FIELDS])}"
-            )
         result["settings"] = {**result.get("settings", {}), **settings}
     if "lr" in point:
         untuned = Trial(**fields)
