@@ -43,7 +43,7 @@ def test_ctrl_c_saves_and_the_same_command_resumes(tmp_path: Path) -> None:
     resumed = call(*outcome.args)
     assert resumed.code == 0, resumed.err
     assert resumed.err.startswith("resumed: 1 of 3 epochs")
-    assert "(1 of 3 epochs are done)" in resumed.out
+    assert "(1 of 3 epochs)" in resumed.out
     (folder,) = root.iterdir()
     assert [line["epoch"] for line in read_run(folder).metrics] == [0, 1, 2]
 

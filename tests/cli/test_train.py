@@ -207,7 +207,7 @@ def test_a_finished_run_is_shown_and_not_trained_again(tmp_path: Path) -> None:
     first = call("train", *FAST, "--root", tmp_path)
     second = call("train", *FAST, "--root", tmp_path)
     assert second.code == 0
-    assert "(done already: finished; --again starts over)" in second.out
+    assert "(done; --again starts over)" in second.out
     assert "epoch 1/1" not in second.err
     assert first.out.splitlines()[-3:] == second.out.splitlines()[-3:]
     assert "epoch 1/1" in call("train", *FAST, "--root", tmp_path, "--again").err
