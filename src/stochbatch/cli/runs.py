@@ -201,15 +201,10 @@ def state_of(run: RunFolder) -> str:
 def _epoch(line: dict[str, Any]) -> list[str]:
     from stochbatch.training.progress_bars import figure
 
-    forms = {
-        "lr": ".4g",
-        "train_loss": ".4f",
-        "train_accuracy": ".2f",
-        "test_loss": ".4f",
-        "test_accuracy": ".2f",
-        "seconds": ".1f",
-    }
-    return [str(line["epoch"] + 1), *(figure(line.get(key), form) for key, form in forms.items())]
+    keys = ("lr", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "seconds")
+    forms = (".4g", ".4f", ".2f", ".4f", ".2f", ".1f")
+    figures = [figure(line.get(key), form) for key, form in zip(keys, forms, strict=True)]
+    return [str(line["epoch"] + 1), *figures]
 
 
 def _layer(row: dict[str, Any]) -> list[str]:
