@@ -114,6 +114,19 @@ def test_every_verdict_has_its_words(found: StudyResults) -> None:
     assert all("has no verdict yet" in sentence for sentence in early)
 
 
+def test_settings_of_another_place_are_not_in_a_sentence(found: StudyResults) -> None:
+    elsewhere = [
+        replace(
+            one,
+            cell=replace(one.cell, coordinates={**one.cell.coordinates, "batch size": "16"}),
+            chosen=1 - one.chosen,
+        )
+        for one in found.tuned
+    ]
+    both = replace(found, tuned=(*found.tuned, *elsewhere))
+    assert conclusions(both) == conclusions(found)
+
+
 def test_what_is_to_be_done_is_said_before(found: StudyResults) -> None:
     assert in_words(found.study) == (
         "SGD, SBS and AdamW on digits, vgg_tiny, 2 epochs each: 2 settings of each with one seed "

@@ -208,6 +208,9 @@ def test_places_that_were_picked_do_not_stand_for_the_table() -> None:
     (one,) = statistics(results(SEEDS, UP, only={"batch size": ["16"]}, study=study)).claims
     assert (one.family, one.ahead) == ("exploratory", None)
     assert one.corrected_p == pytest.approx(2 * one.p)
+    best = study.model_copy(update={"claims": (main.model_copy(update={"best": True}),)})
+    (one,) = statistics(results(SEEDS, UP, only={"batch size": ["16"]}, study=best)).claims
+    assert (one.family, one.corrected_p) == ("exploratory", pytest.approx(2 * one.p))
     three = study.model_copy(
         update={"axes": [study.axes[0].model_copy(update={"values": [16, 32, 64]}), study.axes[1]]}
     )
