@@ -198,7 +198,7 @@ def test_training_shows_the_trial_and_the_result_and_a_finished_run_is_not_train
     assert "(done; --again starts over)" in second.out
     assert "epoch 1/1" not in second.err
     assert first.out.splitlines()[-3:] == second.out.splitlines()[-3:]
-    quiet = call("train", *FAST, "--root", tmp_path, "--quiet")
+    quiet = call("train", *FAST, "--root", tmp_path, "--quiet", "--again")
     assert (quiet.out.split(" (")[0].strip(), quiet.out.count("\n"), quiet.err) == (result, 1, "")
     assert "epoch 1/1" in call("train", *FAST, "--root", tmp_path, "--again").err
 

@@ -62,21 +62,21 @@ def test_the_best_label_of_each_side_stands_for_it_in_each_place() -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "labels", "among"),
+    ("columns", "labels", "among", "pairs"),
     [
-        ([LOW, LOW[::-1], HIGH, HIGH], ("sbs 1", "sgd 1"), (2, 2)),  # of equal means the first
-        ([[], LOW, [None, None], MIDDLE], ("sbs 2", "sgd 2"), (1, 1)),  # only with a trial
-        ([], ("sbs 1", "sgd 1"), (0, 0)),  # before any trial
-        ([MIDDLE, LOW, [99.0], LOW], ("sbs 2", "sgd 1"), (1, 2)),  # one lucky trial is none
-        ([[1.0], [2.0, 2.0], [9.0], [3.0]], ("sbs 1", "sgd 2"), (2, 2)),  # until there are three
+        ([LOW, LOW[::-1], HIGH, HIGH], ("sbs 1", "sgd 1"), (2, 2), 3),  # of equal means the first
+        ([[], LOW, [None, None], MIDDLE], ("sbs 2", "sgd 2"), (1, 1), 3),  # only with a trial
+        ([], ("sbs 1", "sgd 1"), (0, 0), 0),  # before any trial
+        ([MIDDLE, LOW, [99.0], LOW], ("sbs 2", "sgd 1"), (1, 2), 3),  # one lucky trial is none
+        ([[1.0], [2.0, 2.0], [9.0], [3.0]], ("sbs 1", "sgd 2"), (2, 2), 1),  # unless all have few
     ],
 )
 def test_which_label_stands_for_a_side(
-    columns: list[list[float]], labels: tuple[str, str], among: tuple[int, int]
+    columns: list[list[float]], labels: tuple[str, ...], among: tuple[int, ...], pairs: int
 ) -> None:
     (first, *_) = statistics(results(*columns, study=STUDY)).claims
     assert (first.cell.key[1], first.baseline.key[1]) == labels
-    assert (first.among, first.baseline_among) == among
+    assert (first.among, first.baseline_among, first.pairs) == (*among, pairs)
     assert first.verdict == "chosen on these trials"
 
 

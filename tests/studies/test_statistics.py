@@ -358,6 +358,7 @@ def test_equal_differences_are_not_certainty() -> None:
     for ours, p in (([70.3, 90.3, 50.3], 0.25), ([70.1, 90.1, 50.1], 1.0)):
         claim = statistics(results([70.1, 90.1, 50.1], ours)).claims[0]
         assert (claim.p, claim.verdict) == (p, "undecided")
+        assert claim.interval.half_width == pytest.approx(0, abs=1e-12)
 
 
 def test_differences_within_the_margin_make_no_practical_difference() -> None:
