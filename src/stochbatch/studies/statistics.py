@@ -221,8 +221,9 @@ def _of_cell(cell: CellOutcomes, comparable: bool) -> CellStatistics:
 
 def _best_of_mean_curve(cell: CellOutcomes) -> float | None:
     curves = [outcome.result.curve for outcome in cell.outcomes if outcome.result is not None]
-    epochs = ([value for value in epoch if value is not None] for epoch in zip(*curves))  # noqa: B905 (until the first ends)
-    return max((mean(values) for values in epochs if len(values) == len(curves)), default=None)
+    epochs = zip(*curves, strict=False)
+    known = ([value for value in epoch if value is not None] for epoch in epochs)
+    return max((mean(values) for values in known if len(values) == len(curves)), default=None)
 
 
 def _probability_of(cell: CellOutcomes) -> float | None:
@@ -261,15 +262,14 @@ def _of_claims(results: StudyResults) -> tuple[ClaimStatistics, ...]:
 def _decided(family: Sequence[_Row], count: int, study: Study) -> list[tuple[float | None, str]]:
     """Return corrected p values and verdicts of a family, which has ``count`` claims in all."""
     level = LOOK if study.extended else SIGNIFICANT
-    pairs, sound = ([row.pairs(without) for row in family] for without in (False, True))
-    verdicts, firm = (decide(each, count, study.margin, level) for each in (pairs, sound))
-    return [
+    pairs = [row.pairs() for row in family]
+    verdicts = decide(pairs, count, study.margin, level)
+    sound = [row.pairs(without_collapsed=True) for row in family]
+    for place, verdict in enumerate(decide(sound, count, study.margin, level)):
         # What stands on trials that collapsed is decided only if it is without them too.
-        (p, UNDECIDED if one.complete and row.collapsed and verdict != other else verdict)
-        for row, one, p, verdict, other in zip(
-            family, pairs, corrected(pairs, count), verdicts, firm, strict=True
-        )
-    ]
+        if pairs[place].complete and family[place].collapsed and verdict != verdicts[place]:
+            verdicts[place] = UNDECIDED
+    return list(zip(corrected(pairs, count), verdicts, strict=True))
 
 
 class _Gain(NamedTuple):
