@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import typer
 from typer.testing import CliRunner
 
 from stochbatch.cli.app import app
@@ -14,6 +16,15 @@ from tests.forked import forked
 
 SCRIPT = Path(sys.executable).with_name("stochbatch")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
+
+
+def all_commands(command: Any = None, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
+    """Return every command by its words."""
+    command = typer.main.get_command(app) if command is None else command
+    found = {path: command}
+    for name, one in getattr(command, "commands", {}).items():
+        found |= all_commands(one, (*path, name))
+    return found
 
 
 class Outcome:

@@ -4,47 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import Any
 
 import pytest
-import typer
 
 import stochbatch
-from stochbatch.cli import data, errors, study, train
-from stochbatch.cli.app import app
-from tests.cli.command import ENVIRONMENT, assert_one_clear_line, call, fork, spawn
-
-COMMANDS = [
-    [],
-    ["train"],
-    ["compare"],
-    ["show"],
-    ["predict"],
-    ["list"],
-    ["data"],
-    ["report"],
-    ["study"],
-    ["study", "plan"],
-    ["study", "run"],
-    ["data", "get"],
-    ["data", "add"],
-    ["data", "list"],
-]
+from stochbatch.cli import errors, train
+from tests.cli.command import ENVIRONMENT, all_commands, assert_one_clear_line, call, fork, spawn
 
 
-def test_the_list_of_commands_is_complete() -> None:
-    command: Any = typer.main.get_command(app)
-    nested = [
-        [group, name]
-        for group, its in (("data", data.app), ("study", study.app))
-        for name in typer.main.get_command(its).commands
-    ]
-    assert sorted(COMMANDS) == sorted([[], *([name] for name in command.commands), *nested])
-
-
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("command", all_commands(), ids=" ".join)
 def test_every_command_has_help_with_an_example(
-    command: list[str], monkeypatch: pytest.MonkeyPatch
+    command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     outcome = call(*command, "--help")
@@ -55,15 +25,12 @@ def test_every_command_has_help_with_an_example(
     assert f"stochbatch {' '.join(command)}".strip() in outcome.out.split("Example")[1]
 
 
-def test_exit_codes_are_in_the_help() -> None:
-    text = " ".join(call("--help").out.split())
+def test_without_a_command_the_help_is_shown_with_all_exit_codes() -> None:
+    assert call().code == 0
+    text = " ".join(call().out.split())
+    assert "Usage: " in text
     assert "0 done, 1 an error" in text
     assert "130 or 143" in text
-
-
-def test_no_command_at_all_shows_the_help() -> None:
-    assert call().code == 0
-    assert "Usage: " in call().out
 
 
 SWIFT = """
@@ -101,17 +68,9 @@ for command in {SWIFT.strip().splitlines()}:
     assert said == [f"{command}: nothing" for command in SWIFT.strip().splitlines()]
 
 
-def test_the_version_is_shown() -> None:
-    assert call("--version").out == f"stochbatch {stochbatch.__version__}\n"
-
-
 def test_the_package_can_be_run_as_a_module() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "stochbatch", "--version"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    words = [sys.executable, "-m", "stochbatch", "--version"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert done.stdout == f"stochbatch {stochbatch.__version__}\n"
 
 
@@ -142,11 +101,6 @@ def test_without_a_study_the_answer_is_what_to_type(command: str) -> None:
 
 def test_wrong_usage_of_the_installed_command() -> None:
     assert_one_clear_line(spawn("train", "--nonsense"), 2, "--nonsense")
-
-
-def test_an_error_is_one_line_without_a_traceback() -> None:
-    outcome = fork("train", "--method", "sbss")
-    assert_one_clear_line(outcome, 1, "no method is called 'sbss', did you mean 'sbs'?")
 
 
 @pytest.mark.parametrize("args", [["--debug", "show", "none"], ["show", "none", "--debug"]])

@@ -36,9 +36,6 @@ def test_settings_are_listed_with_their_defaults() -> None:
         for setting, default in method.settings.items():
             text = ", ".join(map(str, default)) if isinstance(default, tuple) else str(default)
             assert [name, setting, *text.split()] in rows
-
-
-def test_settings_of_schedules_are_listed() -> None:
     rows = [line.split() for line in call("list", "schedules", "--settings").out.splitlines()]
     assert ["sigmoid", "end_lr", "0.001"] in rows
     assert ["staircase", "milestones", "0.5,", "0.75"] in rows

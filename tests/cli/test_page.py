@@ -8,31 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
-from stochbatch.cli.app import app
 from stochbatch.training import Trial
+from tests.cli.command import all_commands
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "cli.md").read_text(encoding="utf-8")
-
-
-def commands(command: Any, path: str = "stochbatch") -> dict[str, Any]:
-    found = {path: command}
-    for name, one in getattr(command, "commands", {}).items():
-        found |= commands(one, f"{path} {name}")
-    return found
 
 
 def options(command: Any) -> set[str]:
     return {name for one in command.params for name in [*one.opts, *one.secondary_opts]}
 
 
-ALL = commands(typer.main.get_command(app))
-
-
 def test_every_option_on_the_page_exists() -> None:
-    known = set().union(*map(options, ALL.values())) | {"--help"}
+    known = set().union(*map(options, all_commands().values())) | {"--help"}
     said = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", PAGE))
     assert len(said) > 8
     assert said <= known
@@ -44,8 +33,7 @@ def test_every_command_is_on_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(DOCS)
     generated = importlib.import_module("generated")
     assert ".. command-help::" in PAGE
-    listed = {" ".join(("stochbatch", *words)) for words in generated.paths(ALL["stochbatch"])}
-    assert listed == set(ALL)
+    assert {tuple(words) for words in generated.paths(all_commands()[()])} == set(all_commands())
     assert "--evaluate-every" in generated.help_of(("train",))
     assert generated.help_of(("data", "get")).startswith("Usage: stochbatch data get")
 

@@ -19,6 +19,14 @@ def sgd(tmp_path: Path) -> RunFolder:
     return copied(trained(), tmp_path)
 
 
+def begun(trial: Trial, root: Path) -> Path:
+    """Return the folder of a run that has done nothing yet."""
+    folder = root / trial.folder
+    folder.mkdir()
+    (folder / "trial.json").write_text(trial.to_json())
+    return folder
+
+
 def test_show_prints_the_trial_its_epochs_and_where_the_curve_is(
     sgd: RunFolder, tmp_path: Path
 ) -> None:
@@ -98,10 +106,7 @@ def test_runs_are_listed_with_what_differs_and_broken_folders_are_named(
         ("failed", {"method": "sbs", "settings": {"lambd": -2}}),
         ("damaged", {"seed": 2}),
     ):
-        trial = Trial(**{"epochs": 10, "batch_size": 64, **fields})
-        folders[name] = tmp_path / trial.folder
-        folders[name].mkdir()
-        (folders[name] / "trial.json").write_text(trial.to_json())
+        folders[name] = begun(Trial(**{"epochs": 10, "batch_size": 64, **fields}), tmp_path)
     trial = Trial.from_file(folders["diverged"] / "trial.json")
     result = json.loads((sgd.folder / "result.json").read_text()) | {
         "trial": trial.model_dump(),
@@ -131,25 +136,25 @@ def test_runs_are_listed_with_what_differs_and_broken_folders_are_named(
         assert sum(str(folder) in line for line in named) == 1
 
 
-def test_no_runs_are_listed_as_that(tmp_path: Path) -> None:
+def test_a_run_that_is_not_found_is_one_line(tmp_path: Path) -> None:
     root = tmp_path / "no\x1b[2J"
-    assert (
-        call("list", "runs", "--root", root).out == f"There are no runs in {tmp_path}/no\\x1b[2J.\n"
-    )
-
-
-def test_an_unknown_run_is_one_line(tmp_path: Path) -> None:
-    assert_one_clear_line(call("show", "0000", "--root", tmp_path), 1, "there is no run '0000'")
-    assert_one_clear_line(call("show", tmp_path), 1, "is not a run folder (no trial.json)")
-    assert_one_clear_line(call("show", "", "--root", tmp_path), 1, "there is no run ''")
+    listed = call("list", "runs", "--root", root).out
+    assert listed == f"There are no runs in {tmp_path}/no\\x1b[2J.\n"
+    for name in ("abc1", "abc2"):
+        (tmp_path / name).mkdir()
+    for run, *parts in (
+        ("0000", "there is no run '0000'"),
+        ("", "there is no run ''"),
+        ("abc", "several runs", "abc1, abc2"),
+        (tmp_path, "is not a run folder (no trial.json)"),
+    ):
+        assert_one_clear_line(call("show", run, "--root", tmp_path), 1, *parts)
 
 
 def test_a_run_is_shown_without_its_plugin(tmp_path: Path) -> None:
     fields = json.loads(Trial(epochs=1).to_json())
     trial = Trial.stored({**fields, "method": "signs", "settings": {"power": 0.5}})
-    folder = tmp_path / trial.folder
-    folder.mkdir()
-    (folder / "trial.json").write_text(trial.to_json())
+    folder = begun(trial, tmp_path)
     metrics = {"epoch": 0, "lr": 0.1, "train_loss": 1.0, "train_accuracy": 50.0}
     line = json.dumps({**metrics, "seconds": 1.0, "images_per_second": 1e3})
     (folder / "metrics.jsonl").write_text(line + "\n")
@@ -176,13 +181,6 @@ def test_an_odd_line_of_metrics_leaves_one_run_out_of_a_comparison(
     assert (none.code, none.out) == (1, "")
 
 
-def test_an_ambiguous_beginning_names_the_runs(tmp_path: Path) -> None:
-    for name in ("abc1", "abc2"):
-        (tmp_path / name).mkdir()
-    outcome = call("show", "abc", "--root", tmp_path)
-    assert_one_clear_line(outcome, 1, "several runs", "abc1, abc2")
-
-
 def test_predict_knows_a_digit_on_paper(sgd: RunFolder, tmp_path: Path) -> None:
     images, labels = data.load("digits", split="test")
     picture = Image.fromarray(images[0, 0].numpy()).resize((160, 160), Image.Resampling.NEAREST)
@@ -196,8 +194,5 @@ def test_predict_knows_a_digit_on_paper(sgd: RunFolder, tmp_path: Path) -> None:
     assert said[1].endswith("%,")
     assert "(light and dark exchanged)" in outcome.out
     assert call("predict", sgd.folder, path, "--top", "1").out.count("%") == 1
-
-
-def test_predict_names_a_picture_that_is_not_there(sgd: RunFolder) -> None:
-    outcome = call("predict", sgd.folder, "none.png")
-    assert_one_clear_line(outcome, 1, "none.png cannot be read as a picture")
+    none = call("predict", sgd.folder, "none.png")
+    assert_one_clear_line(none, 1, "none.png cannot be read as a picture")

@@ -7,26 +7,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
-from stochbatch.cli.app import app
 from stochbatch.cli.options import parse_settings
 from stochbatch.training import Trial, read_run
-from tests.cli.command import assert_one_clear_line, call
+from tests.cli.command import all_commands, assert_one_clear_line, call
 
 FAST = ("--epochs", "1", "--share", "0.1", "--batch-size", "32", "--device", "cpu")
 
 
 def parameters() -> dict[str, Any]:
-    command: Any = typer.main.get_command(app)
-    return {one.name: one for one in command.commands["train"].params}
+    return {one.name: one for one in all_commands()["train",].params}
 
 
 def shown(*args: object) -> Trial:
-    """Return the trial that a dry run shows."""
-    outcome = call("train", *args, "--dry-run")
+    """Return the trial that a dry run shows, which makes nothing."""
+    outcome = call("train", *args, "--root", "none", "--dry-run")
     assert outcome.code == 0, outcome.err
-    assert outcome.err.startswith("folder: ")
+    assert outcome.err.startswith("folder: none/")
+    assert outcome.err.endswith(" (new)\n")
+    assert not Path("none").exists()
     return Trial.from_text(outcome.out, "toml")
 
 
@@ -124,15 +123,13 @@ def test_a_file_makes_the_trial_and_options_go_before_it(tmp_path: Path, form: s
     assert (other.settings["lambd"], other.settings["alpha"]) == (-3.0, 0.2)
 
 
-def test_another_method_does_not_inherit_the_settings_of_the_file(tmp_path: Path) -> None:
+def test_another_method_or_data_set_does_not_inherit_what_belongs_to_the_file_s(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "trial.toml"
     path.write_text('method = "sbs"\n[settings]\nlambd = -2\n')
     assert shown("-c", path, "--method", "sgd") == Trial(method="sgd")
     assert shown("-c", path, "--method", "sbs").settings["lambd"] == -2
-
-
-def test_another_data_set_gets_its_own_network_unless_the_file_names_one(tmp_path: Path) -> None:
-    path = tmp_path / "trial.toml"
     path.write_text('dataset = "digits"\n')
     assert shown("-c", path, "--dataset", "svhn").network == "vgg11"
 
@@ -183,41 +180,27 @@ def test_a_file_with_a_wrong_field_is_named(tmp_path: Path) -> None:
     assert_one_clear_line(outcome, 1, f"{path}: a trial has no 'metod', did you mean 'method'?")
 
 
-def test_a_dry_run_makes_nothing_and_says_what_there_is(tmp_path: Path) -> None:
-    root = tmp_path / "runs"
-    outcome = call("train", *FAST, "--root", root, "--dry-run")
-    assert outcome.err.endswith("(new)\n")
-    assert not root.exists()
-
-
-def test_training_shows_the_trial_then_the_result_and_how_to_look_at_it(tmp_path: Path) -> None:
-    outcome = call("train", *FAST, "--root", tmp_path)
-    assert outcome.code == 0, outcome.err
-    (folder,) = tmp_path.iterdir()
-    assert outcome.out.startswith("network")
-    assert "vgg_tiny on digits, 0.1 of the training set" in outcome.out
-    assert f"folder: {folder} (new)" in outcome.out
-    accuracy = read_run(folder).result.accuracy
-    assert f"test accuracy {accuracy.final:.2f} %" in outcome.out
-    assert outcome.out.endswith(f"To look at it: stochbatch show {folder}\n")
-    assert outcome.err.startswith("epoch 1/1  loss ")
-
-
-def test_a_finished_run_is_shown_and_not_trained_again(tmp_path: Path) -> None:
+def test_training_shows_the_trial_and_the_result_and_a_finished_run_is_not_trained_again(
+    tmp_path: Path,
+) -> None:
     first = call("train", *FAST, "--root", tmp_path)
+    assert first.code == 0, first.err
+    (folder,) = tmp_path.iterdir()
+    assert first.out.startswith("network")
+    assert "vgg_tiny on digits, 0.1 of the training set" in first.out
+    assert f"folder: {folder} (new)" in first.out
+    result = f"test accuracy {read_run(folder).result.accuracy.final:.2f} %"
+    assert result in first.out
+    assert first.out.endswith(f"To look at it: stochbatch show {folder}\n")
+    assert first.err.startswith("epoch 1/1  loss ")
     second = call("train", *FAST, "--root", tmp_path)
     assert second.code == 0
-    assert "(done already: finished; --again starts over)" in second.out
+    assert "(done; --again starts over)" in second.out
     assert "epoch 1/1" not in second.err
     assert first.out.splitlines()[-3:] == second.out.splitlines()[-3:]
+    quiet = call("train", *FAST, "--root", tmp_path, "--quiet", "--again")
+    assert (quiet.out.split(" (")[0].strip(), quiet.out.count("\n"), quiet.err) == (result, 1, "")
     assert "epoch 1/1" in call("train", *FAST, "--root", tmp_path, "--again").err
-
-
-def test_quiet_prints_the_accuracy_alone(tmp_path: Path) -> None:
-    outcome = call("train", *FAST, "--root", tmp_path, "--quiet")
-    assert outcome.err == ""
-    assert outcome.out.startswith("test accuracy ")
-    assert outcome.out.count("\n") == 1
 
 
 def test_a_training_that_diverges_is_exit_code_3(tmp_path: Path) -> None:

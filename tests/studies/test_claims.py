@@ -61,9 +61,23 @@ def test_the_best_label_of_each_side_stands_for_it_in_each_place() -> None:
     assert second.place == {"batch size": "128"}
 
 
-def test_of_equal_means_the_first_label_is_taken() -> None:
-    (first, *_) = statistics(results(LOW, LOW[::-1], HIGH, HIGH, study=STUDY)).claims
-    assert (first.cell.key[1], first.baseline.key[1]) == ("sbs 1", "sgd 1")
+@pytest.mark.parametrize(
+    ("columns", "labels", "among", "pairs"),
+    [
+        ([LOW, LOW[::-1], HIGH, HIGH], ("sbs 1", "sgd 1"), (2, 2), 3),  # of equal means the first
+        ([[], LOW, [None, None], MIDDLE], ("sbs 2", "sgd 2"), (1, 1), 3),  # only with a trial
+        ([], ("sbs 1", "sgd 1"), (0, 0), 0),  # before any trial
+        ([MIDDLE, LOW, [99.0], LOW], ("sbs 2", "sgd 1"), (1, 2), 3),  # one lucky trial is none
+        ([[1.0], [2.0, 2.0], [9.0], [3.0]], ("sbs 1", "sgd 2"), (2, 2), 1),  # unless all have few
+    ],
+)
+def test_which_label_stands_for_a_side(
+    columns: list[list[float]], labels: tuple[str, ...], among: tuple[int, ...], pairs: int
+) -> None:
+    (first, *_) = statistics(results(*columns, study=STUDY)).claims
+    assert (first.cell.key[1], first.baseline.key[1]) == labels
+    assert (first.among, first.baseline_among, first.pairs) == (*among, pairs)
+    assert first.verdict == "chosen on these trials"
 
 
 def test_the_order_is_that_of_the_claim_and_not_of_the_grid() -> None:
@@ -73,25 +87,10 @@ def test_the_order_is_that_of_the_claim_and_not_of_the_grid() -> None:
     assert first.cell.key[1] == "sbs 2"
 
 
-def test_labels_without_a_trial_are_not_chosen() -> None:
-    (first, *_) = statistics(results([], LOW, [None, None], MIDDLE, study=STUDY)).claims
-    assert (first.cell.key[1], first.baseline.key[1]) == ("sbs 2", "sgd 2")
-    assert (first.among, first.baseline_among, first.pairs) == (1, 1, 3)
-
-
-def test_before_any_trial_the_first_label_holds_the_place() -> None:
-    (first, *_) = statistics(results(study=STUDY)).claims
-    assert (first.cell.key[1], first.among, first.baseline_among) == ("sbs 1", 0, 0)
-    assert first.verdict == "chosen on these trials"
-
-
-def test_what_was_narrowed_away_is_not_chosen() -> None:
+def test_what_was_narrowed_away_is_not_chosen_and_without_a_better_side_there_is_no_row() -> None:
     only = {"run": ["sbs 2", "sgd 1"], "batch size": ["16"]}
     (tuned,) = statistics(results(LOW, HIGH, study=STUDY, only=only)).claims
     assert (tuned.cell.key[1], tuned.baseline.key[1], tuned.among) == ("sbs 2", "sgd 1", 1)
-
-
-def test_a_claim_whose_better_side_was_narrowed_away_has_no_row() -> None:
     only = {"run": ["sgd 1"], "batch size": ["16"]}
     assert statistics(results(LOW, study=STUDY, only=only)).claims == ()
 
@@ -126,15 +125,6 @@ def test_no_label_is_better_than_the_best(columns: list[list[float]]) -> None:
     assert len(columns[chosen]) >= enough or not any(columns)
     for values, mean in zip(columns, means, strict=True):
         assert means[chosen] >= mean - 1e-9 or len(values) < enough
-
-
-def test_one_lucky_trial_does_not_stand_for_a_label() -> None:
-    (first, *_) = statistics(results(MIDDLE, LOW, [99.0], LOW, study=STUDY)).claims
-    assert (first.baseline.key[1], first.baseline_among) == ("sgd 1", 2)
-    assert (first.cell.key[1], first.among, first.pairs) == ("sbs 2", 1, 3)
-    (first, *_) = statistics(results([1.0], [2.0, 2.0], [9.0], [3.0], study=STUDY)).claims
-    assert (first.baseline.key[1], first.baseline_among) == ("sgd 2", 2)
-    assert (first.cell.key[1], first.among) == ("sbs 1", 2)
 
 
 def test_of_no_cells_none_is_the_best() -> None:

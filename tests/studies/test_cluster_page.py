@@ -8,10 +8,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import typer
 
-from stochbatch.cli.app import app
 from stochbatch.studies.ray_engine import LOCK_SECONDS, RETRIES
+from tests.cli.command import all_commands
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
@@ -25,8 +24,7 @@ def recipe(name: str) -> str:
 
 
 def test_every_option_exists() -> None:
-    study = typer.main.get_command(app).commands["study"]
-    known = {name for one in study.commands["run"].params for name in one.opts}
+    known = {name for one in all_commands()["study", "run"].params for name in one.opts}
     text = re.sub(r" \\\n\s*", " ", PAGE + recipe("slurm.sh"))
     commands = re.findall(r"stochbatch study run [^\n`]*", text)
     commands.append(

@@ -12,44 +12,42 @@ from stochbatch.studies import SCALES, Study, StudyError, StudyResults, collect
 from stochbatch.studies.comparing import compare, in_words, planned_trials
 from stochbatch.studies.conclusions import conclusions
 from stochbatch.training import Result, TrialError
+from tests.studies.engines import in_process
 
 QUICK: dict[str, Any] = {"share": 0.1, "epochs": 2, "budget": 2, "seeds": 2, "batch_size": 32}
+METHODS = ["sgd", "sbs", "adamw"]
 PAPER = SCALES["paper"]
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> StudyResults:
     root = tmp_path_factory.mktemp("runs")
-    return compare(["sgd", "sbs", "adamw"], root=root, quiet=True, **QUICK)
+    return compare(METHODS, root=root, quiet=True, run_trials=in_process, **QUICK)
 
 
-def test_all_stages_are_run_as_planned(found: StudyResults) -> None:
+def test_all_stages_are_run_as_planned_and_found_done_by_a_second_call(
+    found: StudyResults, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert found.missing == []
     run = [outcome for one in found.tuned for outcome in one.trials] + found.trials
     assert len(run) == len(planned_trials(found.study)) == 3 * (2 + 2 * 2 + 2)
     assert {outcome.trial.epochs for outcome in run} == {2}
 
-
-def test_a_second_call_finds_everything_done(found: StudyResults, monkeypatch: Any) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("everything is done")
 
     monkeypatch.setattr("stochbatch.studies.local_engine.run_trials", refuse)
-    again = compare(["sgd", "sbs", "adamw"], root=found.root, quiet=True, **QUICK)
-    assert again.trials == found.trials
+    assert compare(METHODS, root=found.root, quiet=True, **QUICK).trials == found.trials
 
 
 def test_methods_that_have_no_momentum_are_trained_without_and_rates_suit_each(
     found: StudyResults,
 ) -> None:
-    by_method = {one.label: one.winner.fields for one in found.tuned}
     trials = {cell.cell.key[0]: cell.cell.trial(0) for cell in found.cells}
-    assert (trials["SGD"].momentum, trials["SBS"].momentum, trials["AdamW"].momentum) == (
-        *(0.9, 0.9),
-        0.0,
-    )
+    momenta = {name: trial.momentum for name, trial in trials.items()}
+    assert momenta == {"SGD": 0.9, "SBS": 0.9, "AdamW": 0.0}
     assert trials["AdamW"].weight_decay == 0.01
-    assert 1e-5 <= by_method["AdamW"]["lr"] <= 1e-2
+    assert 1e-5 <= trials["AdamW"].lr <= 1e-2
 
 
 def test_the_study_written_as_toml_is_the_same(found: StudyResults) -> None:
@@ -116,6 +114,19 @@ def test_every_verdict_has_its_words(found: StudyResults) -> None:
     assert all("has no verdict yet" in sentence for sentence in early)
 
 
+def test_settings_of_another_place_are_not_in_a_sentence(found: StudyResults) -> None:
+    elsewhere = [
+        replace(
+            one,
+            cell=replace(one.cell, coordinates={**one.cell.coordinates, "batch size": "16"}),
+            chosen=1 - one.chosen,
+        )
+        for one in found.tuned
+    ]
+    both = replace(found, tuned=(*found.tuned, *elsewhere))
+    assert conclusions(both) == conclusions(found)
+
+
 def test_what_is_to_be_done_is_said_before(found: StudyResults) -> None:
     assert in_words(found.study) == (
         "SGD, SBS and AdamW on digits, vgg_tiny, 2 epochs each: 2 settings of each with one seed "
@@ -133,7 +144,7 @@ def test_what_is_to_be_done_is_said_before(found: StudyResults) -> None:
         (["sgd", "sbs"], {"budget": 0}, "budget"),
         (["sgd", "sbs"], {"seeds": 0}, "repetitions"),
         (["sgd", "sbs"], {"tune": {"lr": {"log": [1, 0.1]}}}, "must rise above 0"),
-        (["sgd", "sbs"], {"tune": {"lambd": [-4, 0]}}, "sgd has no 'lambd' to tune"),
+        (["sgd", "sbs"], {"tune": {"lambd": [-4, 0]}}, "SGD has no setting 'lambd'"),
         (["sgd", "sbs"], {"tune": {"adam.eps": [1]}}, "adam is not compared"),
         (["sgd", "sbs"], {"network": "vgg12"}, "no network is called 'vgg12'"),
     ],

@@ -2,7 +2,6 @@
 
 import csv
 import re
-from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 import torch
 
 from stochbatch.data import load
-from stochbatch.studies import SCALES, STUDIES, Cell, Study, StudyError, collect
+from stochbatch.studies import SCALES, STUDIES, Study, StudyError, collect
 from stochbatch.training.trainer import Trainer
 
 PAPER = SCALES["paper"]
@@ -35,23 +34,20 @@ def test_every_cell_of_the_article_has_its_published_numbers(name: str) -> None:
     assert all((one.max is None) == (name == "partial-data") for one in printed)
 
 
-def test_all_published_numbers_are_used_but_the_differences() -> None:
+def published_rows() -> list[dict[str, str]]:
     text = (resources.files("stochbatch.studies") / "published.csv").read_text()
-    rows = [row for row in csv.DictReader(text.splitlines()) if row["method"] != "Ours-SGD"]
-    used = 0
-    for name in CELLS:
-        for cell in STUDIES[name].cells(PAPER):
-            used += 0 if cell.published is None else 1 + (cell.published.max is not None)
+    return list(csv.DictReader(text.splitlines()))
+
+
+def test_all_published_numbers_are_used_but_the_differences() -> None:
+    rows = [row for row in published_rows() if row["method"] != "Ours-SGD"]
+    cells = [cell.published for name in CELLS for cell in STUDIES[name].cells(PAPER)]
+    used = sum(1 + (one.max is not None) for one in cells if one)
     assert used == len(rows) == 608
 
 
-def _settings(cell: Cell) -> Mapping[str, Any]:
-    return cell.fields.get("settings", {})
-
-
 def test_what_method_md_says_of_the_article_s_own_numbers() -> None:
-    text = (resources.files("stochbatch.studies") / "published.csv").read_text()
-    rows = [row for row in csv.DictReader(text.splitlines()) if row["stat"] == "mean"]
+    rows = [row for row in published_rows() if row["stat"] == "mean"]
     keys = ("table", "dataset", "model", "batch_size", "train_ratio", "method")
     found = {tuple(row[key] for key in keys): float(row["value"]) for row in rows}
 
@@ -94,7 +90,8 @@ def test_one_study_is_not_of_the_article() -> None:
     cells = STUDIES["readings"].cells(PAPER)
     assert len(cells) == 24
     assert {cell.published for cell in cells} == {None}
-    readings = {(s.get("compare", "kind"), s["cross_layer"]) for s in map(_settings, cells) if s}
+    settings = [cell.fields["settings"] for cell in cells if cell.fields.get("settings")]
+    readings = {(one.get("compare", "kind"), one["cross_layer"]) for one in settings}
     assert readings == {
         *(("kind", score) for score in ("total", "mean", "weighted")),
         *(("type", "total"), ("all", "total"), ("all", "mean")),
@@ -156,38 +153,39 @@ def test_what_the_article_does_not_state_may_be_chosen() -> None:
         assert {one.max is None for one in printed} == {every > 1}
 
 
-def test_other_settings_of_a_method_have_no_published_numbers() -> None:
-    article = STUDIES["comparison"]
-    for settings, there in (({"lambd": -4.0}, True), ({"lambd": -2.0}, False)):
-        points = [{"label": "SBS", "method": "sbs", "settings": settings}]
-        method = article.axes[-1].model_copy(update={"points": points})
-        update = {"axes": [*article.axes[:-1], method], "claims": []}
-        cells = article.model_copy(update=update).cells(PAPER)
-        assert {cell.published is not None for cell in cells} == {there}
+def labels_with_numbers(name: str, *points: dict[str, Any]) -> set[str]:
+    """Return those of some labels on a study's last axis that have published numbers."""
+    article = STUDIES[name]
+    axes = [*article.axes[:-1], article.axes[-1].model_copy(update={"points": list(points)})]
+    cells = article.model_copy(update={"axes": axes, "claims": []}).cells(PAPER)
+    return {cell.key[-1] for cell in cells if cell.published}
 
 
-def test_a_method_at_its_own_usual_rate_has_no_published_numbers() -> None:
-    article = STUDIES["comparison"]
-    for rate, there in (({}, False), ({"lr": 0.1}, True)):
-        points = [{"label": "Entropy-SGD", "method": "entropy-sgd", **rate}]
-        method = article.axes[-1].model_copy(update={"points": points})
-        update = {"axes": [*article.axes[:-1], method], "claims": []}
-        cells = article.model_copy(update=update).cells(PAPER)
-        assert {cell.published is not None for cell in cells} == {there}
+@pytest.mark.parametrize(
+    ("point", "there"),
+    [
+        ({"label": "SBS", "method": "sbs", "settings": {"lambd": -4.0}}, True),
+        ({"label": "SBS", "method": "sbs", "settings": {"lambd": -2.0}}, False),
+        ({"label": "Entropy-SGD", "method": "entropy-sgd", "lr": 0.1}, True),
+        ({"label": "Entropy-SGD", "method": "entropy-sgd"}, False),  # at its own usual rate
+    ],
+)
+def test_a_method_has_published_numbers_only_as_the_article_has_it(
+    point: dict[str, Any], there: bool
+) -> None:
+    assert bool(labels_with_numbers("comparison", point)) == there
 
 
 def test_a_schedule_has_the_published_numbers_of_its_own_label_only() -> None:
-    article = STUDIES["lr-schedules"]
     points = [
         {"label": "Sigmoid", "schedule": "constant", "lr": 0.1},
         {"label": "Adam", "method": "sgd", "schedule": "constant", "lr": 0.0001},
         {"label": "Staircase", "schedule": "staircase", "lr": 0.1},
         {"label": "of my own", "schedule": "staircase", "lr": 0.1},
     ]
-    update = {"axes": [article.axes[0], article.axes[1].model_copy(update={"points": points})]}
-    cells = article.model_copy(update=update).cells(PAPER)
-    assert {cell.key[-1] for cell in cells if cell.published} == {"Staircase"}
-    without = article.model_copy(update={"axes": article.axes[:1]})
+    assert labels_with_numbers("lr-schedules", *points) == {"Staircase"}
+    article = STUDIES["lr-schedules"]
+    without = article.model_copy(update={"axes": article.axes[:1], "claims": []})
     assert {cell.published for cell in without.cells(PAPER)} == {None}
 
 
@@ -307,11 +305,7 @@ def test_a_study_of_one_s_own() -> None:
             "the axes 'batch size' and 'scheme' both set settings.lambd",
         ),
         ("[16, 128], momentum = [0.0, 0.9]", "[]", "axis 'batch size' has no point"),
-        (
-            "repetitions = 4",
-            'published = "comparisn"',
-            "the article has no table 'comparisn'",
-        ),
+        ("repetitions = 4", 'published = "comparisn"', "the article has no table 'comparisn'"),
         ("repetitions = 4", 'name = "../mine"', "a name is no path, got '../mine'"),
     ],
 )
@@ -345,35 +339,21 @@ def test_one_claim_or_several_or_both() -> None:
     assert str(second) == (
         "rates: the best of “0.1”, “0.2” is better than 0.4 (rate), all else being equal."
     )
-
-
-def test_a_claim_may_name_values_as_the_axis_has_them() -> None:
-    text = OWN.replace("[0.1, 0.2]", "[0.1, 0.2, 0.4]") + SEVERAL.replace('"0.4"', "0.4")
-    assert Study.from_text(text, "own").claims[1].than == ("0.4",)
-
-
-def test_a_study_without_a_claim_has_none() -> None:
+    by_value = Study.from_text(text.replace('"0.4"', "0.4"), "own")  # as the axis has it
+    assert by_value.claims[1].than == ("0.4",)
     assert Study.from_text(OWN.split("[claim]")[0], "own").claims == []
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        (
-            'better = ["0.1", "0.2"]',
-            "better = []",
-            "the claim on 'rate' has a side without a label",
-        ),
+        ('better = ["0.1", "0.2"]', "better = []", "the claim on 'rate' has a side without"),
         ('better = ["0.1", "0.2"]', 'better = ["0.1", "0.3"]', "the claim names '0.3', 'rate' has"),
         ('than = "0.4"', 'than = ["0.4", "0.1"]', "the claim on 'rate' names '0.1' twice"),
         ('better = "local"', 'name = "rates"\nbetter = "local"', "two claims are called 'rates'"),
         ('"local"\nthan = "both"', '"both"\nthan = "local"', "two claims are called 'both is"),
         ('axis = "rate"', "", "claims.1.axis: field required"),
-        (
-            'than = "0.4"',
-            "than = { rate = 0.4 }",
-            "claims.1.than.0: input should be",
-        ),
+        ('than = "0.4"', "than = { rate = 0.4 }", "claims.1.than.0: input should be"),
     ],
 )
 def test_claims_that_cannot_be(old: str, new: str, message: str) -> None:
@@ -410,35 +390,25 @@ def test_a_cell_that_cannot_be_is_named() -> None:
     [
         ('field = "epochs"\nvalues = [10, 50]', "small", "varies epochs, which the scale small"),
         ('field = "network"\nvalues = ["vgg11", "vgg_tiny"]', "demo", "sets to vgg_tiny"),
+        # Both are the least that there is.
+        ('field = "share"\nvalues = [0.125, 0.1]', "demo", "the same trials at the scale demo"),
+        (
+            'points = [{ label = "full" }, { label = "quarter", width = 0.25 }]',
+            "small",
+            "would be the same trials at the scale small, under two names",
+        ),
+        ('points = [{ label = "many" }, { label = "few", epochs = 60 }]', "small", "the same"),
     ],
 )
-def test_a_scale_does_not_overrule_what_an_axis_varies(axis: str, scale: str, message: str) -> None:
-    text = OWN.replace('field = "lr"\nvalues = [0.1, 0.2]', axis)
-    study = Study.from_text(text, "own")
+def test_a_scale_neither_overrules_nor_hides_what_an_axis_varies(
+    axis: str, scale: str, message: str
+) -> None:
+    study = Study.from_text(OWN.replace('field = "lr"\nvalues = [0.1, 0.2]', axis), "own")
     assert len(study.cells(PAPER)) == 8
     with pytest.raises(StudyError, match=message):
         study.cells(SCALES[scale])
-
-
-@pytest.mark.parametrize(
-    ("axis", "scale"),
-    [
-        ('field = "share"\nvalues = [0.125, 0.1]', "demo"),  # both are the least that there is
-        ('points = [{ label = "full" }, { label = "quarter", width = 0.25 }]', "small"),
-        ('points = [{ label = "many" }, { label = "few", epochs = 60 }]', "small"),
-    ],
-)
-def test_what_a_scale_would_make_the_same_is_not_called_by_two_names(axis: str, scale: str) -> None:
-    study = Study.from_text(OWN.replace('field = "lr"\nvalues = [0.1, 0.2]', axis), "own")
-    assert len(study.cells(PAPER)) == 8
-    with pytest.raises(StudyError, match=f"would be the same trials at the scale {scale}"):
-        study.cells(SCALES[scale])
-
-
-def test_what_a_scale_would_make_the_same_may_be_narrowed_to_one() -> None:
-    axis = 'field = "share"\nvalues = [0.125, 0.1]'
-    study = Study.from_text(OWN.replace('field = "lr"\nvalues = [0.1, 0.2]', axis), "own")
-    assert len(study.cells(SCALES["demo"], {"rate": ["0.1"]})) == 4
+    if axis.startswith('field = "share"'):  # one of them alone has one name
+        assert len(study.cells(SCALES[scale], {"rate": ["0.1"]})) == 4
 
 
 def test_a_momentum_is_left_out_where_a_method_has_none() -> None:
@@ -461,11 +431,7 @@ def test_a_momentum_is_left_out_where_a_method_has_none() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        (
-            "epochs = 2",
-            'share = "half"',
-            "own, rate 0.1, .*: share: input should be",
-        ),
+        ("epochs = 2", 'share = "half"', "own, rate 0.1, .*: share: input should be"),
         ("settings = { alpha = 0.5 }", "settings = 3", "own, rate 0.1, .*: settings: "),
     ],
 )

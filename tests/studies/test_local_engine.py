@@ -6,10 +6,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 from multiprocessing import forkserver
 from pathlib import Path
-from typing import Any
 
 import filelock
 import pytest
@@ -17,12 +15,13 @@ import torch
 
 from stochbatch.data import MissingFileError
 from stochbatch.studies import SCALES, Study, collect
-from stochbatch.studies.engine import StudyStopped, StudyWatcher, train
+from stochbatch.studies.engine import StudyStopped
 from stochbatch.studies.local_engine import LocalEngine, default_workers, devices, run_trials
 from stochbatch.training import Trial
 from tests.forked import Forked
 from tests.studies.conftest import Plugin
-from tests.training.runs import lasting, small_trial
+from tests.studies.engines import Log, assert_as_alone, until
+from tests.training.runs import small_trial
 
 needs_linux = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's /proc")
 
@@ -42,44 +41,6 @@ values = ["sgd", "sbs"]
 """
 
 
-class Log(StudyWatcher):
-    """Remembers what it was told, and acts once when a trial has done some epochs."""
-
-    def __init__(self, act: Callable[[], object] | None = None, after: int = 1) -> None:
-        self.act, self.after = act, after
-        self.ended: list[tuple[int, str, str]] = []
-        self.epochs: list[tuple[int, int]] = []
-        self.notes: list[str] = []
-        self.closed = False
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-    def progress(self, trial: Trial, metrics: list[dict[str, Any]]) -> None:
-        self.epochs.append((trial.seed, len(metrics)))
-        if self.act is not None and len(metrics) >= self.after:
-            self.act, act = None, self.act
-            act()
-
-    def end_of(self, trial: Trial, status: str, text: str) -> None:
-        self.ended.append((trial.seed, status, text))
-
-    def close(self) -> None:
-        self.closed = True
-
-
-def until(fact: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 200
-    while not fact():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.02)
-
-
-def assert_as_alone(trial: Trial, root: Path, tmp_path: Path) -> None:
-    train(trial, tmp_path / "whole", patience=0)
-    assert lasting(root / trial.folder) == lasting(tmp_path / "whole" / trial.folder)
-
-
 def test_trials_that_others_train_go_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stochbatch.studies.local_engine.IMPATIENT_SECONDS", 0.1)
     held, free = (small_trial(epochs=1, seed=seed) for seed in range(2))
@@ -94,7 +55,7 @@ def test_trials_that_others_train_go_last(tmp_path: Path, monkeypatch: pytest.Mo
 
     watcher = Releasing()
     assert run_trials([held, free], tmp_path, watcher=watcher).finished == 2
-    assert [seed for seed, *_ in watcher.ended] == [1, 0]
+    assert [seed for seed, _ in watcher.ended] == [1, 0]
     assert watcher.notes == ["another process is training some of these trials: they go last"]
 
 
@@ -120,7 +81,7 @@ def test_what_is_missing_is_run_and_what_is_done_is_not(tmp_path: Path) -> None:
     count = run_trials(results.missing, tmp_path, workers=2, watcher=log)
     assert (count.finished, count.diverged, count.failed) == (4, 0, 0)
     assert log.closed
-    assert {seed for seed, *_ in log.ended} == {0, 1}
+    assert {seed for seed, _ in log.ended} == {0, 1}
     # Each trial is told of when it starts, and when its last epoch is done.
     assert log.epochs[0] == (0, 0)
     assert log.epochs.count((0, 2)) == log.epochs.count((1, 2)) == 2
@@ -130,8 +91,7 @@ def test_what_is_missing_is_run_and_what_is_done_is_not(tmp_path: Path) -> None:
     assert after.cells[0].outcomes[2].status == "missing"
     again = collect(study, scale, tmp_path, repetitions=2)
     assert again.missing == []
-    for trial in results.missing:
-        assert_as_alone(trial, tmp_path, tmp_path)
+    assert_as_alone(results.missing, tmp_path, tmp_path)
 
 
 def test_a_trial_that_fails_is_recorded_and_the_others_go_on(tmp_path: Path) -> None:
@@ -166,7 +126,7 @@ def test_missing_data_are_one_line_before_anything_starts(tmp_path: Path) -> Non
 
 
 def test_a_worker_that_is_killed_fails_its_trial_only(tmp_path: Path, plugin: Plugin) -> None:
-    trials = [plugin.long(share=0.1, seed=seed) for seed in range(2)]
+    trials = [plugin.long(share=0.1, epochs=4, seed=seed) for seed in range(2)]
     plugin.begin(slow=True)
 
     def kill_it() -> None:
@@ -181,11 +141,11 @@ def test_a_worker_that_is_killed_fails_its_trial_only(tmp_path: Path, plugin: Pl
     assert "exit code -9" in error["error"]
     assert error["trial_hash"] == trials[0].hash
     assert run_trials(trials, tmp_path).finished == 2
-    assert_as_alone(trials[0], tmp_path, tmp_path)
+    assert_as_alone(trials[:1], tmp_path, tmp_path)
 
 
 def test_a_signal_stops_a_study_and_the_next_run_ends_it(tmp_path: Path, plugin: Plugin) -> None:
-    trial, parts = plugin.long(share=0.1), tmp_path / "parts"
+    trial, parts = plugin.long(share=0.1, epochs=4), tmp_path / "parts"
     plugin.begin(slow=True)
     with pytest.raises(StudyStopped, match="stopped by signal 2"):
         run_trials([trial], parts, watcher=Log(lambda: os.kill(os.getpid(), signal.SIGINT)))
@@ -195,7 +155,7 @@ def test_a_signal_stops_a_study_and_the_next_run_ends_it(tmp_path: Path, plugin:
     log = Log()
     assert run_trials([trial], parts, watcher=log).finished == 1
     assert log.epochs[1][1] >= 1, "a resumed trial starts with the epochs it has"
-    assert_as_alone(trial, parts, tmp_path)
+    assert_as_alone([trial], parts, tmp_path)
 
 
 def driver(trials: list[Trial], root: Path) -> Forked:
@@ -248,7 +208,7 @@ def test_workers_of_an_engine_that_is_killed_save_and_end_and_the_next_goes_on(
     tmp_path: Path, plugin: Plugin
 ) -> None:
     """Only the engine is killed, as by the kernel for want of memory."""
-    trial = plugin.long(share=0.5)
+    trial = plugin.long(share=0.5, epochs=2)
     plugin.begin(slow=True)
     process = driver([trial], tmp_path)
     until(plugin.pids)
@@ -262,20 +222,17 @@ def test_workers_of_an_engine_that_is_killed_save_and_end_and_the_next_goes_on(
     assert run_trials([trial], tmp_path).finished == 1
     until(lambda: not Path(f"/proc/{worker}").exists())
     assert not (tmp_path / trial.folder / "error.json").exists()
-    assert_as_alone(trial, tmp_path, tmp_path)
+    assert_as_alone([trial], tmp_path, tmp_path)
 
 
 @needs_linux
-def test_the_fork_server_has_no_threads_that_a_fork_would_lose(tmp_path: Path) -> None:
+def test_the_fork_server_has_no_threads_and_its_other_children_can_be_terminated(
+    tmp_path: Path,
+) -> None:
+    """A fork would lose threads; and there is one fork server for all that a program does."""
     run_trials([small_trial(epochs=1)], tmp_path)
     server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
     assert len(os.listdir(f"/proc/{server}/task")) == 1
-
-
-@needs_linux
-def test_processes_of_others_can_be_terminated(tmp_path: Path) -> None:
-    """There is one fork server for all that a program does."""
-    run_trials([small_trial(epochs=1)], tmp_path)
     process = multiprocessing.get_context("forkserver").Process(target=time.sleep, args=(100,))
     process.start()
     process.terminate()

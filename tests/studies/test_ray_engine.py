@@ -12,23 +12,22 @@ import signal
 import socket
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import filelock
 import pytest
 import torch
 
 from stochbatch.studies.comparing import compare
-from stochbatch.studies.engine import StudyStopped, StudyWatcher, run_study, train
+from stochbatch.studies.engine import StudyStopped, run_study
 from stochbatch.studies.ray_engine import ClusterError, RayEngine, connected, run_trials
 from stochbatch.training import METHODS, Method, RunError, Trial
 from tests.cli.command import ENVIRONMENT, assert_one_clear_line, call
 from tests.forked import Forked
 from tests.studies.conftest import Plugin
+from tests.studies.engines import Log, assert_as_alone, until
 from tests.training.runs import lasting, small_trial
 
 QUICK = [small_trial(method=method, epochs=2) for method in ("sgd", "sbs", "entropy-sgd")]
@@ -69,51 +68,12 @@ def connection(cluster: Any) -> Iterator[Any]:
         yield cluster
 
 
-class Log(StudyWatcher):
-    """Remembers what it was told, and acts once as soon as each of some trials did an epoch."""
-
-    def __init__(self, act: Callable[[], object] | None = None, trials: int = 1) -> None:
-        self.act, self.trials = act, trials
-        self.begun: set[str] = set()
-        self.ended: list[str] = []
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-    def progress(self, trial: Trial, metrics: list[dict[str, Any]]) -> None:
-        if metrics:
-            self.begun.add(trial.hash)
-        if self.act is not None and len(self.begun) == self.trials:
-            self.act, act = None, self.act
-            act()
-
-    def end_of(self, trial: Trial, status: str, text: str) -> None:
-        self.ended.append(status)
-
-
-def until(fact: Callable[[], object], process: Forked | None = None) -> None:
-    """Wait for a fact, for minutes if need be, as long as a process lives."""
-    deadline = time.monotonic() + 300
-    while not fact():
-        assert time.monotonic() < deadline, "it did not come about in five minutes"
-        assert process is None or process.poll() is None, process.stderr.read_text()
-        time.sleep(0.05)
-
-
-def assert_as_alone(trials: list[Trial], root: Path, tmp_path: Path) -> None:
-    whole = tmp_path / "whole"
-    for trial in trials:
-        assert train(trial, whole, patience=0)
-        assert lasting(root / trial.folder) == lasting(whole / trial.folder)
-
-
 @distributed
 def test_the_same_bytes_as_without_a_cluster(connection: Any, tmp_path: Path) -> None:
     log, root = Log(), tmp_path / "runs"
     count = run_trials(QUICK, root, watcher=log)
     assert (count.finished, count.diverged, count.failed) == (3, 0, 0)
-    assert log.ended == ["finished"] * 3
+    assert [status for _, status in log.ended] == ["finished"] * 3
     assert log.notes == []
     assert {path.name for path in root.iterdir()} == {trial.folder for trial in QUICK}
     assert_as_alone(QUICK, root, tmp_path)
@@ -385,16 +345,6 @@ def test_only_a_death_is_called_one(tmp_path: Path) -> None:
     ):
         engine = RayEngine(Failing(error), lambda *words: object(), tmp_path, 1, tries=11)
         assert run_study(engine, [trial], tmp_path).errors[0].startswith(f"{trial.folder}: {text}")
-
-
-@distributed
-def test_marks_of_killed_drivers_are_removed_and_those_of_others_stay(
-    connection: Any, tmp_path: Path
-) -> None:
-    (tmp_path / ".study-killed").touch()
-    with filelock.FileLock(tmp_path / ".study-another"):
-        assert run_trials(QUICK[:1], tmp_path).finished == 1
-        assert [path.name for path in tmp_path.glob(".study-*")] == [".study-another"]
 
 
 def test_without_ray_one_line_says_what_to_install(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import torch
 
 from stochbatch import data
 from stochbatch.studies import SCALES, Study, StudyError, StudyResults, collect
+from stochbatch.studies.comparing import run_stages
 from stochbatch.studies.tuning import FIRST_SEED, Tuning, halton, tuned_fields, validation_images
-from stochbatch.training import Trial, run
+from stochbatch.training import Trial
+from tests.studies.engines import in_process
 
 PAPER = SCALES["paper"]
 TEXT = """
@@ -59,10 +62,8 @@ def study(**changes: Any) -> Study:
 
 def run_all(root: Path) -> StudyResults:
     """Run a study to its end, stage by stage, in this process."""
-    while missing := collect(study(), PAPER, root).missing:
-        for trial in missing:
-            run(trial, root)
-    return collect(study(), PAPER, root)
+    look = partial(collect, study(), PAPER, root)
+    return run_stages(look, quiet=True, run_trials=in_process, root=root)[0]
 
 
 @pytest.fixture(scope="module")
@@ -126,17 +127,13 @@ def test_no_test_label_reaches_a_choice(
         assert one.chosen == same.chosen
         assert [tried.scores for tried in one.tried] == [tried.scores for tried in same.tried]
     # The poison works: verdicts differ.
-    assert other.cells[0].outcomes[0].result != tuned.cells[0].outcomes[0].result
     mine, theirs = (each.cells[0].outcomes[0].result for each in (other, tuned))
-    assert mine is not None
-    assert theirs is not None
-    assert mine.curve != theirs.curve
+    assert mine and theirs and mine.curve != theirs.curve  # noqa: PT018
 
 
 def test_a_point_that_diverges_is_the_worst_and_is_shown(tmp_path: Path) -> None:
     wild = study(lr="[1e30, 0.1]", budget=2, options="finalists = 1\nseeds = 1")
-    for trial in collect(wild, PAPER, tmp_path).missing:
-        run(trial, tmp_path)
+    in_process(collect(wild, PAPER, tmp_path).missing, tmp_path)
     sgd = collect(wild, PAPER, tmp_path).tuned[0]
     scores = {one.settings["lr"]: one.scores for one in sgd.tried}
     assert scores[1e30] == [-math.inf]
@@ -182,14 +179,8 @@ def test_validation_images_are_unused_ones_or_a_fifth(fields: dict[str, Any], im
     ("changes", "message"),
     [
         ({"budget": 0}, "budget: input should be greater than or equal to 1"),
-        (
-            {"lr": "{ log = [1, 0.1] }"},
-            "a range must rise above 0 from its first end, got 1 to 0.1",
-        ),
-        (
-            {"lr": "{ log = [0, 0.1] }"},
-            "a range must rise above 0 from its first end, got 0 to 0.1",
-        ),
+        ({"lr": "{ log = [1, 0.1] }"}, "a range must rise above 0 from its first end, got 1 to"),
+        ({"lr": "{ log = [0, 0.1] }"}, "a range must rise above 0 from its first end, got 0 to"),
         ({"lr": "{ }"}, "a range is { log = [low, high] } or { linear = [low, high] }"),
         ({"lr": "[]"}, "the space of lr for 'SGD' has no value"),
         ({"options": 'axis = "metod"'}, r"[tuning] is about 'metod', axes are ['method']"),
@@ -205,7 +196,7 @@ def test_bad_tables_are_one_line(changes: dict[str, Any], message: str) -> None:
 
 def test_a_method_without_the_tuned_setting_is_named(tmp_path: Path) -> None:
     wrong = study(lr="{ log = [0.01, 1] }\nlambd = [-4.0, 0.0]")
-    with pytest.raises(StudyError, match="tuned, method SGD: sgd has no 'lambd' to tune"):
+    with pytest.raises(StudyError, match="tuned, method SGD: SGD has no setting 'lambd'"):
         collect(wrong, PAPER, tmp_path)
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from stochbatch.cli.errors import UsageError
-from stochbatch.cli.options import Root, with_options
+from stochbatch.cli.options import Root, name_and_value, parse_value, with_options
 from stochbatch.cli.printing import examples, say
 from stochbatch.cli.study import How, time_of
 
@@ -117,16 +117,12 @@ def parse_space(text: str) -> tuple[str, Any]:
         >>> parse_space("lr=0.001..1"), parse_space("sbs.lambd=-4,-1")
         (('lr', {'log': (0.001, 1.0)}), ('sbs.lambd', [-4, -1]))
     """
-    from stochbatch.cli.options import parse_value
-
-    name, equals, space = text.partition("=")
-    if not equals or not name.strip() or not space.strip():
-        raise typer.BadParameter(f"--tune is NAME=LOW..HIGH or NAME=VALUE,VALUE, got {text!r}")
+    name, space = name_and_value(text, "--tune is NAME=LOW..HIGH or NAME=VALUE,VALUE")
     low, dots, high = space.partition("..")
     if not dots:
-        return name.strip(), [parse_value(value.strip()) for value in space.split(",")]
+        return name, [parse_value(value.strip()) for value in space.split(",")]
     try:
         ends = float(low), float(high)
     except ValueError:
         raise typer.BadParameter(f"--tune {text!r}: the ends of a range are numbers") from None
-    return name.strip(), {"log" if ends[0] > 0 else "linear": ends}
+    return name, {"log" if ends[0] > 0 else "linear": ends}

@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="Get, add and list data sets.",
-    epilog=examples(
-        "stochbatch data list",
-        "stochbatch data get cifar10",
-    ),
+    epilog=examples("stochbatch data list", "stochbatch data get cifar10"),
 )
 
 Name = Annotated[str, typer.Argument(help="Name of a data set: stochbatch list datasets.")]
@@ -41,8 +38,7 @@ def get(
 
 
 @app.command(
-    "add",
-    epilog=examples("stochbatch data add my_photos/", "stochbatch data add my_images.npz"),
+    "add", epilog=examples("stochbatch data add my_photos/", "stochbatch data add my_images.npz")
 )
 def add(
     path: Annotated[Path, typer.Argument(help="A folder of class folders, or an .npz file.")],

@@ -146,13 +146,16 @@ def parse_settings(texts: list[str]) -> dict[str, Any]:
         >>> parse_settings(["lambd=-2", "guard=true", "dropout=block", "milestones=[3, 5]"])
         {'lambd': -2, 'guard': True, 'dropout': 'block', 'milestones': [3, 5]}
     """
-    settings = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip():
-            raise typer.BadParameter(f"a setting is NAME=VALUE, got {text!r}")
-        settings[name.strip().replace("-", "_")] = parse_value(value.strip())
-    return settings
+    pairs = (name_and_value(text, "a setting is NAME=VALUE") for text in texts)
+    return {name.replace("-", "_"): parse_value(value) for name, value in pairs}
+
+
+def name_and_value(text: str, form: str) -> tuple[str, str]:
+    """Return what stands on both sides of the first equals sign; ``form`` says what is expected."""
+    name, _, value = map(str.strip, text.partition("="))
+    if not name or not value:
+        raise typer.BadParameter(f"{form}, got {text!r}")
+    return name, value
 
 
 def parse_value(text: str) -> Any:

@@ -101,7 +101,7 @@ def _draw(runs: list[RunFolder], curve: Path | None) -> None:
 
 def list_runs(root: Path) -> None:
     """Print a row per run."""
-    found = _readable(_folders(root), _state)
+    found = _readable(_folders(root), state_of)
     if found:
         compare(found)
     else:
@@ -132,7 +132,7 @@ def compare(runs: list[RunFolder]) -> None:
     for run, differs in zip(runs, differences([run.trial for run in runs]), strict=True):
         accuracy = run.result.accuracy if run.result is not None else None
         percent = "-" if accuracy is None else f"{accuracy.mean:.2f}"
-        facts = (run.trial.method, run.trial.dataset, _state(run), percent, differs)
+        facts = (run.trial.method, run.trial.dataset, state_of(run), percent, differs)
         rows.append((run.folder.name[:length], *facts))
     head = ("run", "method", "data", "state", "test %", "differs in")
     table(sorted(rows, key=lambda row: (row[2], row[1], row[5])), head, right=(4,))
@@ -183,13 +183,14 @@ def _facts(run: RunFolder) -> list[tuple[str, object]]:
         if isinstance(value, dict):
             value = ", ".join(f"{key}={one}" for key, one in value.items()) or "-"
         rows.append((name.replace("_", " "), value))
-    rows.append(("state", _state(run)))
+    rows.append(("state", state_of(run)))
     if run.result is not None and run.result.accuracy is not None:
         rows.append(("test accuracy", run.result.accuracy.in_words()))
     return rows
 
 
-def _state(run: RunFolder) -> str:
+def state_of(run: RunFolder) -> str:
+    """Return in words how far a run is."""
     if run.result is not None:
         return "diverged" if run.result.status == "diverged" else "done"
     if (run.folder / "error.json").exists():
@@ -200,15 +201,10 @@ def _state(run: RunFolder) -> str:
 def _epoch(line: dict[str, Any]) -> list[str]:
     from stochbatch.training.progress_bars import figure
 
-    forms = {
-        "lr": ".4g",
-        "train_loss": ".4f",
-        "train_accuracy": ".2f",
-        "test_loss": ".4f",
-        "test_accuracy": ".2f",
-        "seconds": ".1f",
-    }
-    return [str(line["epoch"] + 1), *(figure(line.get(key), form) for key, form in forms.items())]
+    keys = ("lr", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "seconds")
+    forms = (".4g", ".4f", ".2f", ".4f", ".2f", ".1f")
+    figures = [figure(line.get(key), form) for key, form in zip(keys, forms, strict=True)]
+    return [str(line["epoch"] + 1), *figures]
 
 
 def _layer(row: dict[str, Any]) -> list[str]:

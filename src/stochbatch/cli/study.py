@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stochbatch.cli.errors import ERROR, INTERRUPTED, UsageError
-from stochbatch.cli.options import AcceptHash, DataRoot, Device, Quiet, Root, with_options
+from stochbatch.cli.options import (
+    AcceptHash,
+    DataRoot,
+    Device,
+    Quiet,
+    Root,
+    name_and_value,
+    with_options,
+)
 from stochbatch.cli.printing import examples, say, table
 from stochbatch.cores import usable_cores
 
@@ -292,10 +300,8 @@ def parse_only(texts: list[str]) -> dict[str, list[str]]:
     """
     kept: dict[str, list[str]] = {}
     for text in texts:
-        axis, equals, labels = text.partition("=")
-        if not equals or not axis or not labels:
-            raise typer.BadParameter(f"--only is AXIS=LABEL,LABEL, got {text!r}")
-        kept.setdefault(axis.strip(), []).extend(label.strip() for label in labels.split(","))
+        axis, labels = name_and_value(text, "--only is AXIS=LABEL,LABEL")
+        kept.setdefault(axis, []).extend(label.strip() for label in labels.split(","))
     return kept
 
 

@@ -19,6 +19,7 @@ from stochbatch.cli.options import (
     with_options,
 )
 from stochbatch.cli.printing import examples, say, table
+from stochbatch.cli.runs import state_of
 from stochbatch.training.trial import Trial
 
 if TYPE_CHECKING:
@@ -114,34 +115,28 @@ def train(
 def _announce(trial: Trial, folder: Path, dry_run: bool, quiet: bool) -> None:
     if dry_run:
         say(trial.to_toml())
-    elif not quiet:
+    elif quiet:
+        return
+    else:
         table(_overview(trial))
-    if dry_run or not quiet:
-        # What a dry run prints is a configuration file, and nothing else.
-        say(f"folder: {folder} ({_state(folder)})", err=dry_run)
+    # What a dry run prints is a configuration file, and nothing else.
+    say(f"folder: {folder} ({_state(folder)})", err=dry_run)
 
 
 def _overview(trial: Trial) -> list[tuple[str, str]]:
+    schedule = _with_settings(trial.schedule, trial.schedule_settings)
+    part = "" if trial.share == 1 else f", {trial.share:.3g} of the training set"
     return [
-        ("network", f"{trial.network} on {trial.dataset}" + _part(trial.share)),
+        ("network", f"{trial.network} on {trial.dataset}{part}"),
         ("method", _with_settings(trial.method, trial.settings)),
         ("training", f"batch size {trial.batch_size}, {trial.epochs} epochs"),
-        (
-            "learning rate",
-            f"{trial.lr:g}, {_with_settings(trial.schedule, trial.schedule_settings)}",
-        ),
+        ("learning rate", f"{trial.lr:g}, {schedule}"),
         (
             "other",
             f"momentum {trial.momentum:g}, weight decay {trial.weight_decay:g}, "
-            f"{trial.precision}, {'synchronised batch norm, ' if trial.sync_bn else ''}"
-            f"{'uniform batch-norm scales, ' if trial.norm_init == 'uniform' else ''}"
-            f"seed {trial.seed}",
+            f"{trial.precision}, seed {trial.seed}",
         ),
     ]
-
-
-def _part(share: float) -> str:
-    return "" if share == 1 else f", {share:.3g} of the training set"
 
 
 def _with_settings(name: str, settings: dict[str, Any]) -> str:
@@ -158,9 +153,7 @@ def _state(folder: Path) -> str:
         return "new"
     try:
         run = read_run(folder)
-        if run.result is not None:
-            return f"done already: {run.result.status}; --again starts over"
-        return f"{len(run.metrics)} of {run.trial.epochs} epochs are done"
+        return state_of(run) + ("; --again starts over" if run.result is not None else "")
     except RunError as error:
         return str(error)
 

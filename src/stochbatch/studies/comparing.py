@@ -75,13 +75,7 @@ def comparison(
     titles = [METHODS[method].title for method in methods]
     given: dict[str, Any] = {"dataset": dataset, "epochs": epochs, **USUAL, **fields}
     given.setdefault("evaluate_every", max(1, epochs // 10))
-    spaces = {
-        title: _space(method, methods, tune or {})
-        for method, title in zip(methods, titles, strict=True)
-    }
-    points = [
-        {"label": title, "method": method} for method, title in zip(methods, titles, strict=True)
-    ]
+    by_title = list(zip(titles, methods, strict=True))
     try:
         return Study(
             name=name or "-".join(["compare", called, *methods]),
@@ -90,13 +84,21 @@ def comparison(
             "chose.",
             data=data,
             base=given,
-            axes=[Axis(name="method", points=points)],
+            axes=[
+                Axis(
+                    name="method",
+                    points=[{"label": title, "method": method} for title, method in by_title],
+                )
+            ],
             claims=[
                 Claim(axis="method", better=(title,), than=(titles[0],), primary=True)
                 for title in titles[1:]
             ],
             repetitions=seeds,
-            tuning=Tuning(budget=budget, spaces=spaces),
+            tuning=Tuning(
+                budget=budget,
+                spaces={title: _space(method, methods, tune or {}) for title, method in by_title},
+            ),
         )
     except ValidationError as error:
         raise StudyError(what_is_wrong(error)) from None
@@ -185,11 +187,10 @@ def run_stages(
 
 def planned_trials(study: Study, scale: Scale | None = None) -> list[Trial]:
     """Return as many trials as a tuned study runs, for an estimate; which, tuning decides."""
-    assert study.tuning is not None
+    tuning, scale = study.tuning, scale or SCALES["paper"]
+    assert tuning is not None
     found = []
-    scale = scale or SCALES["paper"]
     for cell in study.cells(scale):
-        tuning = study.tuning
         label = cell.coordinates[tuning.axis]
         points = len(tuning.points(label)) if tuning.spaces[label] else 0
         tried = points + (tuning.seeds - 1) * min(tuning.finalists, points)
@@ -201,8 +202,7 @@ def in_words(study: Study) -> str:
     """Return what a tuned study does, in a sentence."""
     tuning = study.tuning
     assert tuning is not None
-    trials = [cell.trial(0) for cell in study.cells(SCALES["paper"])]
-    first = trials[0]
+    first = study.cells(SCALES["paper"])[0].trial(0)
     *others, last = tuning.spaces
     names = f"{', '.join(others)} and {last}"
     most = max(len(tuning.points(label)) for label in tuning.spaces)

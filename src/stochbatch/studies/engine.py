@@ -123,26 +123,26 @@ def run_study(
             try:
                 if note:
                     told.note(note)
-                return _Loop(engine, trials, root, told).run(signals)
+                return _Loop(engine, deque(trials), root, told).run(signals)
             finally:
                 engine.stop()
     finally:  # also if a second Ctrl-C does not let the processes save
         told.close()
 
 
+@dataclass
 class _Loop:
-    def __init__(
-        self, engine: Engine, trials: Sequence[Trial], root: Path, watcher: Unfailing
-    ) -> None:
-        self.engine, self.root, self.watcher = engine, root, watcher
-        self.waiting = deque(trials)
-        self.running: dict[str, tuple[Trial, Path]] = {}
-        """By hash, which takes a while to compute."""
-        self.seen: dict[str, tuple[int, int]] = {}
-        """Size and time of each running trial's metrics when they were last read."""
-        self.busy: set[str] = set()
-        """Hashes of trials that another process was training."""
-        self.count = Count()
+    engine: Engine
+    waiting: deque[Trial]
+    root: Path
+    watcher: Unfailing
+    running: dict[str, tuple[Trial, Path]] = field(default_factory=dict)
+    """By hash, which takes a while to compute."""
+    seen: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Size and time of each running trial's metrics when they were last read."""
+    busy: set[str] = field(default_factory=set)
+    """Hashes of trials that another process was training."""
+    count: Count = field(default_factory=Count)
 
     def run(self, signals: StopSignals) -> Count:
         while self.waiting or self.running:
@@ -192,13 +192,13 @@ class _Loop:
     def _outcome(self, trial: Trial, fault: str | None) -> tuple[str, str]:
         outcome = outcome_of(trial, self.root)
         if outcome.result is not None:
-            accuracy = outcome.result.accuracy
+            accuracy = outcome.accuracy
             return outcome.status, "" if accuracy is None else f"{accuracy.mean:.2f} %"
-        text = outcome.error
-        if text is None:
-            text = fault or "its process left neither a result nor an error"
-            with suppress(RunError):
-                record(trial, self.root, text)
+        if outcome.error is not None:
+            return "failed", outcome.error
+        text = fault or "its process left neither a result nor an error"
+        with suppress(RunError):
+            record(trial, self.root, text)
         return "failed", text
 
 

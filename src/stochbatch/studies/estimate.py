@@ -42,19 +42,18 @@ class Speed:
         )
 
 
-def kind_of(trial: Trial, device: torch.device) -> Kind:
-    """Return the kind of a trial."""
+def kind_of(trial: Trial, device: torch.device | None) -> Kind:
+    """Return the kind of a trial on a device; None is any."""
     # On a CPU an image takes as long in a small batch; only large ones keep a GPU busy.
-    size = SAMPLE_BATCH if device.type == "cpu" else trial.batch_size
+    size = SAMPLE_BATCH if device and device.type == "cpu" else trial.batch_size
     return trial.dataset, trial.network, trial.width, trial.precision, size
 
 
 def measure(kind: Kind, device: torch.device) -> Speed:
     """Return the speed of a kind of trials, with SGD and one thread, on random pixels."""
     dataset, network, width, precision, size = kind
-    trial = Trial(
-        dataset=dataset, network=network, width=width, batch_size=size, epochs=1
-    ).model_copy(update={"precision": precision})
+    trial = Trial(dataset=dataset, network=network, width=width, batch_size=size, epochs=1)
+    trial = trial.model_copy(update={"precision": precision})
     entry = DATASETS[dataset]
     count = size * (SAMPLE_STEPS + 1)
     images = torch.randint(256, (count, *entry.shape), dtype=torch.uint8)
@@ -139,7 +138,7 @@ class TimeLeft:
         self.most_running = max(self.most_running, len(self.running))
         self.left[trial.hash] = trial, max(0, trial.epochs - len(metrics))
         if metrics:
-            self.rates[_kind_and_method(trial)] = metrics[-1]["seconds"] / _images(trial)
+            self.rates[_pace(trial)] = metrics[-1]["seconds"] / _images(trial)
 
     def end_of(self, trial: Trial) -> None:
         """Note that a trial is over."""
@@ -152,7 +151,7 @@ class TimeLeft:
             return None
         usual = sum(self.rates.values()) / len(self.rates)
         each = [
-            epochs * _images(trial) * self.rates.get(_kind_and_method(trial), usual)
+            epochs * _images(trial) * self.rates.get(_pace(trial), usual)
             for trial, epochs in self.left.values()
         ]
         return until_all_are_done(each, self.most_running)
@@ -162,9 +161,9 @@ def _images(trial: Trial) -> float:
     return DATASETS[trial.dataset].train.count * trial.share
 
 
-def _kind_and_method(trial: Trial) -> object:
-    fields = trial.dataset, trial.network, trial.width, trial.precision
-    return *fields, trial.batch_size, trial.method
+def _pace(trial: Trial) -> object:
+    """Return what decides how long an image takes in a whole training."""
+    return kind_of(trial, None), trial.method
 
 
 def duration(seconds: float) -> str:

@@ -1,37 +1,7 @@
 """A study: a named grid of trials, each cell tied to a cell of the article's tables.
 
-A study is a TOML file::
-
-    title = "Two rates"
-    caption = "What the table shows, in a sentence."
-
-    [base]                        # fields of every trial
-    dataset = "digits"
-    epochs = 20
-
-    [[axes]]                      # the grid is the product of its axes
-    name = "method"
-    field = "method"
-    values = ["sgd", "sbs"]
-
-    [[axes]]
-    name = "batch size"           # several fields that go together
-    zip = { batch_size = [16, 128], momentum = [0.0, 0.9] }
-
-    [[axes]]
-    name = "rate"                 # or points with labels of their own
-    points = [{ label = "fast", lr = 0.2 }, { label = "slow", lr = 0.05 }, { label = "still" }]
-
-    [claim]                       # what is compared, within cells that differ in this axis alone
-    axis = "method"
-    better = "sbs"
-    than = "sgd"
-
-    [[claims]]                    # or several; of a list the best stands for it
-    name = "at any rate"
-    axis = "rate"
-    better = ["fast", "slow"]
-    than = "still"
+Most are TOML files: ``examples/three-rates.toml`` has what may stand in one. An axis is a field
+with ``values``, a ``zip`` of fields that go together, or ``points`` with labels of their own.
 """
 
 from __future__ import annotations

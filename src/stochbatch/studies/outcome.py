@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from stochbatch.training import Result, RunError, Trial
+from stochbatch.training import Accuracy, Result, RunError, Trial
 from stochbatch.training.run_folder import RunFolder, read_result
 
 Status = Literal["finished", "diverged", "failed", "missing"]
@@ -30,6 +30,11 @@ class Outcome:
     def seed(self) -> int:
         """The trial's seed."""
         return self.trial.seed
+
+    @property
+    def accuracy(self) -> Accuracy | None:
+        """What the trial reached; None if it is not over, or was never evaluated."""
+        return None if self.result is None else self.result.accuracy
 
     @property
     def metrics(self) -> list[dict[str, Any]]:

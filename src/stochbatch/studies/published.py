@@ -115,30 +115,25 @@ def _key(table: str, coordinates: Mapping[str, str], fields: Mapping[str, Any]) 
 def _as_in_the_article(
     table: str, coordinates: Mapping[str, str], fields: Mapping[str, Any]
 ) -> bool:
-    name = fields.get("method", "sgd")
-    method = METHODS[name]
-    if table == "lr_schedules":
-        rate = RATES.get(coordinates.get("schedule", ""))
-        rates = [{"method": "sgd", "schedule_settings": {}, **rate}] if rate else []
-    else:
-        rates = [SIGMOID]
+    method = METHODS[fields.get("method", "sgd")]
     usual = {name: field.default for name, field in Trial.model_fields.items()}
     usual |= {"settings": {}, "schedule_settings": {}}
     if method.usual_lr is not None:
         usual["lr"] = method.usual_lr
-    if table != "batch_momentum" and name != "acc-sgd":  # which has no momentum
-        momentum = MOMENTA.get(fields.get("batch_size", usual["batch_size"]))
-        if fields.get("momentum", 0.0) != momentum:
-            return False
     given = {**usual, **fields}
-    known = method.settings
-    varied = ("alpha", "lambd") if table == "alpha_lambda" else ()
-    others = (name for name in given["settings"] if name not in varied)
-    if any(given["settings"][name] != known.get(name) for name in others):
+    stated = {name: usual[name] for name in usual if name not in (*IN_KEY, *FREE, "settings")}
+    if table != "lr_schedules":
+        stated |= SIGMOID
+    elif rate := RATES.get(coordinates.get("schedule", "")):
+        stated |= {"method": "sgd", "schedule_settings": {}, **rate}
+    else:
         return False
-    stated = [name for name in usual if name not in (*IN_KEY, *FREE, *SIGMOID, "settings")]
-    return all(given[name] == usual[name] for name in stated) and any(
-        all(given.get(name, "sgd") == value for name, value in one.items()) for one in rates
+    if table != "batch_momentum" and given["method"] != "acc-sgd":  # which has no momentum
+        stated["momentum"] = MOMENTA.get(given["batch_size"])
+    varied = ("alpha", "lambd") if table == "alpha_lambda" else ()
+    settings = {name: one for name, one in given["settings"].items() if name not in varied}
+    return all(given[name] == value for name, value in stated.items()) and all(
+        method.settings.get(name) == value for name, value in settings.items()
     )
 
 

@@ -18,10 +18,9 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
-from uuid import uuid4
+from tempfile import NamedTemporaryFile
+from typing import IO, Any
 
-import filelock
 import torch
 
 import stochbatch
@@ -125,12 +124,12 @@ def run_trials(
     there = sys.modules.get("ray")
     if not address and not (there and there.is_initialized()):  # then Ray is started here
         check_data(trials, data_root, options.get("accept_hash", False))
-    with connected(address, workers and math.ceil(workers * cpus)) as ray, _marked(root) as mark:
+    with connected(address, workers and math.ceil(workers * cpus)) as ray, _mark(root) as mark:
         lacking = _lacking(ray, cpus, gpus)
         if lacking and not address:
             raise ClusterError(lacking)
         task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=retries)(train_on_node)
-        remote = partial(task.remote, mark=str(mark), options=options | {"device": place})
+        remote = partial(task.remote, mark=mark.name, options=options | {"device": place})
         # All at once, so that a cluster that grows with its queue knows its length.
         engine = RayEngine(ray, remote, root, workers or len(trials), retries + 1)
         note = lacking and f"{lacking}: waiting for one"  # a cluster may grow
@@ -241,25 +240,13 @@ def software(trial: Trial) -> str:
     return ", ".join([f"stochbatch {stochbatch.__version__}", f"torch {version}", *plugins])
 
 
-@contextmanager
-def _marked(root: Path) -> Iterator[Path]:
+def _mark(root: Path) -> IO[bytes]:
     """Put a file into the folder of all runs, by which nodes see that they have the same folder."""
-    mark = root / f".study-{uuid4().hex}"
-    lock = filelock.FileLock(mark)  # held as long as this process lives
     try:
         root.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-        for old in root.glob(".study-*"):  # of drivers that were killed
-            if old != mark:
-                with suppress(filelock.Timeout), filelock.FileLock(old, timeout=0):
-                    old.unlink(missing_ok=True)
+        return NamedTemporaryFile(prefix=".study-", dir=root)
     except OSError as error:
         raise RunError(f"cannot write into {root}: {error.strerror or error}") from error
-    try:
-        yield mark
-    finally:
-        mark.unlink(missing_ok=True)
-        lock.release()
 
 
 @contextmanager

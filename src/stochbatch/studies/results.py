@@ -11,7 +11,7 @@ from stochbatch.studies.grid import Study
 from stochbatch.studies.outcome import Outcome, outcome_of
 from stochbatch.studies.scales import Scale
 from stochbatch.studies.selection import StudyError
-from stochbatch.studies.tuning import Tuned, tune
+from stochbatch.studies.tuning import Tuned, Tuning, tune
 from stochbatch.training import Trial
 
 
@@ -53,17 +53,18 @@ class StudyResults:
         cells = [cell.cell.coordinates for cell in self.cells]
         axes = [axis for axis in cells[0] if len({cell[axis] for cell in cells}) > 1]
         found: dict[str, str] = {}
-        for cell in self.cells:
-            for outcome in cell.outcomes:
-                parts = [f"{axis} {cell.cell.coordinates[axis]}" for axis in axes]
-                text = ", ".join([*parts, f"seed {outcome.seed}"])
-                found.setdefault(outcome.trial.hash, text)
-        for one in self.tuned:
-            parts = [f"{axis} {one.cell.coordinates[axis]}" for axis in axes]
-            for tried in one.tried:
+
+        def note(cell: Cell, outcome: Outcome, *more: str) -> None:
+            parts = [f"{axis} {cell.coordinates[axis]}" for axis in axes]
+            found.setdefault(outcome.trial.hash, ", ".join([*parts, *more]))
+
+        for one in self.cells:
+            for outcome in one.outcomes:
+                note(one.cell, outcome, f"seed {outcome.seed}")
+        for cell in self.tuned:
+            for tried in cell.tried:
                 for number, outcome in enumerate(tried.outcomes):
-                    text = ", ".join([*parts, str(tried), f"tuning seed {number}"])
-                    found.setdefault(outcome.trial.hash, text)
+                    note(cell.cell, outcome, str(tried), f"tuning seed {number}")
         return found
 
     @property
@@ -99,48 +100,28 @@ def collect(
         only: labels to keep, by the name of the axis.
         repetitions: trials of each cell; by default the study's, or else the scale's.
     """
-    root = Path(root)
-    usual = study.planned(scale)
+    root, usual, cells = Path(root), study.planned(scale), study.cells(scale, only)
     count = repetitions or usual
-    cells = study.cells(scale, only)
-    parts = [
-        f"{part} of {whole} {what}"
-        for part, whole, what in (
-            (len(cells), len(study.cells(scale)), "cells"),
-            (count, usual, "trials per cell"),
-        )
-        if part < whole
-    ]
+    sizes = (len(cells), len(study.cells(scale)), "cells"), (count, usual, "trials per cell")
+    narrowed = [f"{part} of {whole} {what}" for part, whole, what in sizes if part < whole]
     study.check_size(len(cells), count)
     study.trials(cells, 1)  # refuses what cannot be, with the cell's name
-    tuned = tuple(_tuned(study, cell, root) for cell in cells if study.tuning is not None)
+    tuned = tuple(_tuned(study, cell, study.tuning, root) for cell in cells if study.tuning)
     if tuned:
         cells = [_at_choice(one) for one in tuned]
+    # What a cell that is still being tuned will train is not known.
     unknown = {one.cell.key for one in tuned if one.winner is None}
-    return StudyResults(
-        study,
-        scale,
-        root,
-        tuple(
-            CellOutcomes(
-                cell,
-                # What a cell that is still being tuned will train is not known.
-                tuple(
-                    outcome_of(cell.trial(seed), root)
-                    for seed in range(0 if cell.key in unknown else count)
-                ),
-            )
-            for cell in cells
-        ),
-        ", ".join(parts),
-        tuned,
-    )
+    found = []
+    for cell in cells:
+        seeds = range(0 if cell.key in unknown else count)
+        outcomes = tuple(outcome_of(cell.trial(seed), root) for seed in seeds)
+        found.append(CellOutcomes(cell, outcomes))
+    return StudyResults(study, scale, root, tuple(found), ", ".join(narrowed), tuned)
 
 
-def _tuned(study: Study, cell: Cell, root: Path) -> Tuned:
-    assert study.tuning is not None
+def _tuned(study: Study, cell: Cell, tuning: Tuning, root: Path) -> Tuned:
     try:
-        return tune(cell, study.tuning, root)
+        return tune(cell, tuning, root)
     except ValueError as error:
         raise StudyError(f"{study.name}, {cell}: {error}") from None
 

@@ -23,12 +23,8 @@ class Scale:
     """Whether accuracies may be compared with the published ones."""
     fields: Mapping[str, Any] = field(default_factory=dict)
     """Fields that are set in every trial."""
-    factors: Mapping[str, float] = field(default_factory=dict)
-    """Fields that are multiplied."""
-    whole_only: tuple[str, ...] = ()
-    """If given, only fields that are 1 are multiplied, and not those of these data sets."""
-    least: Mapping[str, float] = field(default_factory=dict)
-    """Below which a multiplied field does not fall, unless the study's own is smaller."""
+    share: Callable[[float, Any], float] = lambda share, dataset: share
+    """The part of the training set, from the study's own and the name of the data set."""
     instead: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """By axis: the one point that stands for all of them."""
     keeps: Callable[[Mapping[str, str], Mapping[str, Any]], bool] = lambda labels, fields: True
@@ -46,18 +42,18 @@ class Scale:
     def reduced(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Return a trial's fields at this scale."""
         result = {**fields, **self.fields}
-        for name, factor in self.factors.items():
-            given = result.get(name, 1.0)
-            if isinstance(given, bool) or not isinstance(given, int | float):
-                continue  # no trial can be made of it, and says why
-            if self.whole_only and (given != 1 or result.get("dataset") in self.whole_only):
-                continue
-            result[name] = max(given * factor, min(given, self.least.get(name, 0.0)))
-        return result
+        given = result.get("share", 1.0)
+        if isinstance(given, bool) or not isinstance(given, int | float):
+            return result  # no trial can be made of it, and says why
+        share = self.share(given, result.get("dataset"))
+        return result if share == given else {**result, "share": share}
 
 
 SMALL_EPOCHS = 60
 """Of the scale small."""
+LEAST_SHARE = 1 / 32
+"""Of the scale demo, unless a study's own is smaller: 42 digits, as in the smallest cells of
+partial-data."""
 
 
 def _in_small(labels: Mapping[str, str], fields: Mapping[str, Any]) -> bool:
@@ -83,8 +79,7 @@ _OWN = (
         "of 16 and 128.",
         repetitions=3,
         fields={"width": 0.25, "epochs": SMALL_EPOCHS, "evaluate_every": 10},
-        factors={"share": 0.125},
-        whole_only=("stl10",),
+        share=lambda share, dataset: 0.125 if share == 1 and dataset != "stl10" else share,
         keeps=_in_small,
     ),
     Scale(
@@ -92,9 +87,7 @@ _OWN = (
         "vgg_tiny on a part of the digits for 12 epochs: seconds per cell.",
         repetitions=3,
         fields={"dataset": "digits", "network": "vgg_tiny", "epochs": 12, "norm_init": "ones"},
-        factors={"share": 0.25},
-        # 42 images, as in the smallest cells of partial-data.
-        least={"share": 1 / 32},
+        share=lambda share, dataset: max(share / 4, min(share, LEAST_SHARE)),
         instead={"dataset": {"dataset": "digits"}, "network": {"network": "vgg_tiny"}},
     ),
 )

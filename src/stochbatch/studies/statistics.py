@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from stochbatch.data import DATASETS
 from stochbatch.studies.cell import Cell
-from stochbatch.studies.claim import Claim
+from stochbatch.studies.claim import Claim, Growth
+from stochbatch.studies.grid import Study
 from stochbatch.studies.outcome import Outcome
 from stochbatch.studies.results import CellOutcomes, StudyResults
 from stochbatch.studies.verdicts import (
@@ -27,9 +28,9 @@ from stochbatch.studies.verdicts import (
     UNDECIDED,
     Interval,
     Pairs,
+    corrected,
     decide,
     detectable,
-    holm,
     image_variance,
     mean,
     std,
@@ -165,11 +166,7 @@ def cell_verdict(
 
 def accuracies(outcomes: Sequence[Outcome]) -> dict[int, float]:
     """Return ``accuracy.mean`` by seed, of the trials that have one."""
-    return {
-        outcome.seed: outcome.result.accuracy.mean
-        for outcome in outcomes
-        if outcome.result is not None and outcome.result.accuracy is not None
-    }
+    return {one.seed: one.accuracy.mean for one in outcomes if one.accuracy is not None}
 
 
 def update_probability(metrics: Sequence[Mapping[str, Any]]) -> float | None:
@@ -203,6 +200,32 @@ def update_probability(metrics: Sequence[Mapping[str, Any]]) -> float | None:
     return mean(means) if means else None
 
 
+def _of_cell(cell: CellOutcomes, comparable: bool) -> CellStatistics:
+    values = list(accuracies(cell.outcomes).values())
+    bests = [one.accuracy.max for one in cell.outcomes if one.accuracy is not None]
+    published = cell.cell.published
+    return CellStatistics(
+        cell=cell.cell,
+        n=len(values),
+        diverged=sum(outcome.status == "diverged" for outcome in cell.outcomes),
+        mean=mean(values) if values else None,
+        std=std(values) if len(values) > 1 else None,
+        interval=t_interval(values),
+        best=max(bests, default=None),
+        mean_best=mean(bests) if bests else None,
+        curve_best=_best_of_mean_curve(cell),
+        update_probability=_probability_of(cell),
+        verdict=cell_verdict(None if published is None else published.mean, values, comparable),
+    )
+
+
+def _best_of_mean_curve(cell: CellOutcomes) -> float | None:
+    curves = [outcome.result.curve for outcome in cell.outcomes if outcome.result is not None]
+    epochs = zip(*curves, strict=False)
+    known = ([value for value in epoch if value is not None] for epoch in epochs)
+    return max((mean(values) for values in known if len(values) == len(curves)), default=None)
+
+
 def _probability_of(cell: CellOutcomes) -> float | None:
     found = []
     for outcome in cell.done:
@@ -212,65 +235,41 @@ def _probability_of(cell: CellOutcomes) -> float | None:
     return mean(there) if there else None
 
 
-def _best_of_mean_curve(cell: CellOutcomes) -> float | None:
-    curves = [outcome.result.curve for outcome in cell.outcomes if outcome.result is not None]
-    epochs = zip(*curves, strict=False)
-    whole = [[value for value in epoch if value is not None] for epoch in epochs]
-    return max((mean(values) for values in whole if len(values) == len(curves)), default=None)
-
-
-def _of_cell(cell: CellOutcomes, comparable: bool) -> CellStatistics:
-    values = list(accuracies(cell.outcomes).values())
-    bests = [
-        outcome.result.accuracy.max
-        for outcome in cell.outcomes
-        if outcome.result is not None and outcome.result.accuracy is not None
-    ]
-    interval = t_interval(values)
-    published = cell.cell.published
-    return CellStatistics(
-        cell=cell.cell,
-        n=len(values),
-        diverged=sum(outcome.status == "diverged" for outcome in cell.outcomes),
-        mean=mean(values) if values else None,
-        std=std(values) if len(values) > 1 else None,
-        interval=interval,
-        best=max(bests, default=None),
-        mean_best=mean(bests) if bests else None,
-        curve_best=_best_of_mean_curve(cell),
-        update_probability=_probability_of(cell),
-        verdict=cell_verdict(None if published is None else published.mean, values, comparable),
-    )
-
-
 def _of_claims(results: StudyResults) -> tuple[ClaimStatistics, ...]:
     study, planned = results.study, results.study.planned(results.scale)
     whole = [CellOutcomes(cell, ()) for cell in study.cells(results.scale)]
-    level = LOOK if study.extended else SIGNIFICANT
     of_all = [row for claim in study.claims for row in _rows(claim, whole, planned)]
-    counts = Counter(row.family for row in of_all)
+    there = [row for claim in study.claims for row in _rows(claim, results.cells, planned)]
     tables = {row.claim: row.ahead[1] for row in of_all if row.ahead}
-    rows = []
-    for row in (row for claim in study.claims for row in _rows(claim, results.cells, planned)):
-        if row.ahead and row.ahead[1] < tables[row.claim]:
-            continue  # places that were picked do not stand for the table
-        alone = row.claim in tables and not row.ahead
-        rows.append(replace(row, family="exploratory") if alone else row)
+    # Places that were picked do not stand for the table.
+    rows = [row for row in there if not row.ahead or row.ahead[1] == tables[row.claim]]
+    places = Counter(row.claim for row in of_all)
+
+    def is_primary(row: _Row) -> bool:
+        return row.claim.primary and (row.ahead is not None or places[row.claim] == 1)
+
     found: dict[int, ClaimStatistics] = {}
-    for family, count in counts.items():
-        mine = [(number, row) for number, row in enumerate(rows) if row.family == family]
-        pairs = [row.pairs() for _, row in mine]
-        verdicts = decide(pairs, count, study.margin, level)
-        sound = decide([row.pairs(sound=True) for _, row in mine], count, study.margin, level)
-        corrected = holm([None if one.chosen else one.p for one in pairs], count)
-        for place, (number, row) in enumerate(mine):
-            # What stands on trials that collapsed is decided only if it is without them too.
-            early = not pairs[place].complete
-            firm = early or not row.collapsed or verdicts[place] == sound[place]
-            found[number] = row.statistics(
-                planned, corrected[place], verdicts[place] if firm else UNDECIDED
-            )
+    for primary in (True, False):
+        mine = [number for number, row in enumerate(rows) if is_primary(row) == primary]
+        count = sum(is_primary(row) == primary for row in of_all)
+        decided = _decided([rows[number] for number in mine], count, study)
+        family: Literal["primary", "exploratory"] = "primary" if primary else "exploratory"
+        for number, (corrected_p, verdict) in zip(mine, decided, strict=True):
+            found[number] = rows[number].statistics(planned, family, corrected_p, verdict)
     return tuple(found[number] for number in sorted(found))
+
+
+def _decided(family: Sequence[_Row], count: int, study: Study) -> list[tuple[float | None, str]]:
+    """Return corrected p values and verdicts of a family, which has ``count`` claims in all."""
+    level = LOOK if study.extended else SIGNIFICANT
+    pairs = [row.pairs() for row in family]
+    verdicts = decide(pairs, count, study.margin, level)
+    sound = [row.pairs(without_collapsed=True) for row in family]
+    for place, verdict in enumerate(decide(sound, count, study.margin, level)):
+        # What stands on trials that collapsed is decided only if it is without them too.
+        if pairs[place].complete and family[place].collapsed and verdict != verdicts[place]:
+            verdicts[place] = UNDECIDED
+    return list(zip(corrected(pairs, count), verdicts, strict=True))
 
 
 class _Gain(NamedTuple):
@@ -297,33 +296,34 @@ class _Row:
     claim: Claim
     place: Mapping[str, str]
     sides: Mapping[str, Any]
+    """What the statistics have about the two sides."""
     gain: _Gain
     planned: int | None
-    family: Literal["primary", "exploratory"]
-    collapsed: frozenset[int] = frozenset()
+    collapsed: frozenset[int]
     """Seeds of which a trial diverged or ended at chance."""
     rivals: tuple[_Gain, ...] = ()
     ahead: tuple[int, int] | None = None
 
-    @property
-    def differences(self) -> Mapping[int, float]:
-        """By seed."""
-        return self.gain.by_seed
-
-    def pairs(self, sound: bool = False) -> Pairs:
-        """Return what a verdict is made from; if sound, without what collapsed."""
-        out = self.collapsed if sound else frozenset()
+    def pairs(self, without_collapsed: bool = False) -> Pairs:
+        """Return what a verdict is made from."""
+        out = self.collapsed if without_collapsed else frozenset()
         planned = self.planned
         if planned is not None:
-            planned -= len(out & self.differences.keys())
+            planned -= len(out & self.gain.by_seed.keys())
         return replace(
             self.gain.pairs(planned, out),
             rivals=[rival.pairs(planned, out) for rival in self.rivals],
             chosen=self.claim.chooses,
         )
 
-    def statistics(self, planned: int, corrected: float | None, verdict: str) -> ClaimStatistics:
-        pairs = self.pairs()
+    def statistics(
+        self,
+        planned: int,
+        family: Literal["primary", "exploratory"],
+        corrected_p: float | None,
+        verdict: str,
+    ) -> ClaimStatistics:
+        pairs, by_seed = self.pairs(), self.gain.by_seed
         values = pairs.differences
         return ClaimStatistics(
             claim=self.claim,
@@ -331,16 +331,16 @@ class _Row:
             **self.sides,
             pairs=len(values),
             planned=planned,
-            by_seed={seed: self.differences[seed] for seed in sorted(self.differences)},
+            by_seed={seed: by_seed[seed] for seed in sorted(by_seed)},
             difference=mean(values) if values else None,
             interval=t_interval(values, images=pairs.images),
             detectable=detectable(values, pairs.images),
             image_error=math.sqrt(pairs.images),
             ahead=self.ahead,
-            collapsed=len(self.collapsed & self.differences.keys()),
-            family=self.family,
+            collapsed=len(self.collapsed & by_seed.keys()),
+            family=family,
             p=pairs.p,
-            corrected_p=corrected,
+            corrected_p=corrected_p,
             verdict=verdict,
         )
 
@@ -348,13 +348,14 @@ class _Row:
 def _rows(claim: Claim, cells: Sequence[CellOutcomes], planned: int) -> list[_Row]:
     """Return what the trials say on a claim, place by place, and over all places."""
     if claim.grows:
-        return _growth(claim, cells, planned)
-    places: dict[tuple[str, ...], dict[str, CellOutcomes]] = {}
+        return _growth(claim, claim.grows, cells, planned)
+    places: dict[tuple[tuple[str, str], ...], dict[str, CellOutcomes]] = {}
     for cell in cells:
-        place = tuple(label for axis, label in cell.cell.coordinates.items() if axis != claim.axis)
-        places.setdefault(place, {})[cell.cell.coordinates[claim.axis]] = cell
+        place = {**cell.cell.coordinates}
+        label = place.pop(claim.axis)
+        places.setdefault(tuple(place.items()), {})[label] = cell
     rows = []
-    for there in places.values():
+    for at, there in places.items():
         better, than = (
             [there[label] for label in labels if label in there]
             for labels in (claim.better, claim.than)
@@ -371,15 +372,14 @@ def _rows(claim: Claim, cells: Sequence[CellOutcomes], planned: int) -> list[_Ro
             "baseline_present": len(than),
         }
         rivals = than if claim.best else [] if theirs is None else [theirs]
-        coordinates = ours.cell.coordinates.items()
+        as_planned = all(len(cell.outcomes) in (0, planned) for cell in (ours, *rivals))
         rows.append(
             _Row(
                 claim,
-                {axis: label for axis, label in coordinates if axis != claim.axis},
+                dict(at),
                 sides,
                 _Gain({}, {}) if theirs is None else _gain(ours, theirs),
-                _planned(planned, ours, *rivals),
-                "primary" if claim.primary and len(places) == 1 else "exploratory",
+                planned if as_planned else None,
                 frozenset().union(*(_collapsed(cell) for cell in (ours, *rivals))),
                 tuple(_gain(ours, rival) for rival in rivals) if claim.best else (),
             )
@@ -389,27 +389,19 @@ def _rows(claim: Claim, cells: Sequence[CellOutcomes], planned: int) -> list[_Ro
     return rows
 
 
-def _growth(claim: Claim, cells: Sequence[CellOutcomes], planned: int) -> list[_Row]:
+def _growth(claim: Claim, at: Growth, cells: Sequence[CellOutcomes], planned: int) -> list[_Row]:
     """Return by how much a gain is larger at one label than at another, over all places."""
-    assert claim.grows
     gains: dict[tuple[str, ...], dict[str, _Row]] = {}
     for row in _rows(claim.model_copy(update={"grows": None}), cells, planned):
         if row.place and row.sides["baseline"]:
             place = {**row.place}
-            label = place.pop(claim.grows.axis)
+            label = place.pop(at.axis)
             gains.setdefault(tuple(place.values()), {})[label] = row
-    rows = []
-    for there in gains.values():
-        start, end = there.get(claim.grows.start), there.get(claim.grows.end)
-        if start and end:
-            shared = start.differences.keys() & end.differences.keys()
-            grown = _Gain(
-                {seed: end.differences[seed] - start.differences[seed] for seed in shared},
-                _weighted([(1, end), (-1, start)]),
-            )
-            planned_both = end.planned if start.planned == end.planned else None
-            collapsed = start.collapsed | end.collapsed
-            rows.append(_Row(claim, {}, {}, grown, planned_both, "exploratory", collapsed))
+    rows = [
+        _sum(claim, [(1, there[at.end]), (-1, there[at.start])])
+        for there in gains.values()
+        if {at.start, at.end} <= there.keys()
+    ]
     return [_over_the_table(claim, rows)] if rows else []
 
 
@@ -418,34 +410,51 @@ def _over_the_table(claim: Claim, rows: Sequence[_Row]) -> _Row:
 
     Places share seeds and data, so that their differences are not independent; seeds are.
     """
-    seeds = set.intersection(*(set(row.differences) for row in rows))
-    means = {seed: mean([row.differences[seed] for row in rows]) for seed in seeds}
-    known = [row for row in rows if row.differences]
-    ahead = sum(mean(list(row.differences.values())) > 0 for row in known)
+    ahead = sum(math.fsum(row.gain.by_seed.values()) > 0 for row in rows)
+    whole = _sum(claim, [(1, row) for row in rows], among=len(rows))
+    return replace(whole, ahead=(ahead, len(rows)))
+
+
+def _sum(claim: Claim, rows: Sequence[tuple[int, _Row]], among: int = 1) -> _Row:
+    """Return the weighted sum of rows, divided by a number, of the seeds that are known in all.
+
+    Rows on one test set share its images; different test sets are sampled independently.
+    """
+    gains = [(weight, row.gain) for weight, row in rows]
+    seeds = set.intersection(*(set(gain.by_seed) for _, gain in gains))
+    by_seed = {
+        seed: math.fsum(weight * gain.by_seed[seed] for weight, gain in gains) / among
+        for seed in seeds
+    }
+    images = {}
+    for test_set in dict.fromkeys(name for _, gain in gains for name in gain.images):
+        parts = [
+            (weight / among, gain.images[test_set])
+            for weight, gain in gains
+            if test_set in gain.images
+        ]
+        known = set.intersection(*(set(part) for _, part in parts))
+        images[test_set] = {
+            seed: np.sum([by * part[seed] for by, part in parts], axis=0) for seed in known
+        }
     sides: dict[str, Any] = {"cell": None, "baseline": None}
     sides |= dict.fromkeys(("among", "present", "baseline_among", "baseline_present"), 1)
+    planned = {row.planned for _, row in rows}
     return _Row(
         claim,
         {},
         sides,
-        _Gain(means, _weighted([(1 / len(rows), row) for row in rows])),
-        rows[0].planned if len({row.planned for row in rows}) == 1 else None,
-        "primary" if claim.primary else "exploratory",
-        frozenset().union(*(row.collapsed for row in rows)),
-        ahead=(ahead, len(rows)),
+        _Gain(by_seed, images),
+        planned.pop() if len(planned) == 1 else None,
+        frozenset().union(*(row.collapsed for _, row in rows)),
     )
 
 
-def _planned(planned: int, *cells: CellOutcomes) -> int | None:
-    """Return the planned number of pairs, or None if another number of trials was asked for."""
-    return planned if all(len(cell.outcomes) in (0, planned) for cell in cells) else None
-
-
-def _gain(cell: CellOutcomes, baseline: CellOutcomes) -> _Gain:
+def _gain(ours: CellOutcomes, baseline: CellOutcomes) -> _Gain:
     by_seed: dict[int, float] = {}
     images: dict[str, dict[int, NDArray[np.float64]]] = {}
     theirs = {outcome.seed: outcome.result for outcome in baseline.done}
-    for outcome in cell.done:
+    for outcome in ours.done:
         one, other = outcome.result, theirs.get(outcome.seed)
         if one is None or other is None or one.accuracy is None or other.accuracy is None:
             continue
@@ -455,21 +464,6 @@ def _gain(cell: CellOutcomes, baseline: CellOutcomes) -> _Gain:
         if None not in shares and one.data.test_sha256 == other.data.test_sha256:
             known[outcome.seed] = np.subtract(*shares)  # type: ignore[arg-type]
     return _Gain(by_seed, images)
-
-
-def _weighted(rows: Sequence[tuple[float, _Row]]) -> dict[str, dict[int, NDArray[np.float64]]]:
-    """Return the weighted sums of rows' differences by image, of the seeds that are known in all.
-
-    Rows on one test set share its images; different test sets are sampled independently.
-    """
-    found = {}
-    for test_set in dict.fromkeys(name for _, row in rows for name in row.gain.images):
-        parts = [(by, row.gain.images[test_set]) for by, row in rows if test_set in row.gain.images]
-        seeds = set.intersection(*(set(known) for _, known in parts))
-        found[test_set] = {
-            seed: np.sum([by * known[seed] for by, known in parts], axis=0) for seed in seeds
-        }
-    return found
 
 
 def _collapsed(cell: CellOutcomes) -> set[int]:

@@ -35,7 +35,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from stochbatch.data import DATASETS
-from stochbatch.registry import METHODS, hint
+from stochbatch.registry import hint
 from stochbatch.studies.cell import Cell
 from stochbatch.studies.outcome import Outcome, outcome_of
 from stochbatch.training import Trial
@@ -188,12 +188,6 @@ def tuned_fields(fields: Mapping[str, Any], point: Mapping[str, Value]) -> dict[
     settings = {name: value for name, value in point.items() if name not in FIELDS}
     result |= {name: value for name, value in point.items() if name in FIELDS}
     if settings:
-        known = METHODS[result.get("method", "sgd")].settings
-        if unknown := [name for name in settings if name not in known]:
-            raise ValueError(
-                f"{result.get('method', 'sgd')} has no {unknown[0]!r} to tune"
-                f"{hint(unknown[0], [*known, *FIELDS])}"
-            )
         result["settings"] = {**result.get("settings", {}), **settings}
     if "lr" in point:
         untuned = Trial(**fields)
@@ -228,7 +222,11 @@ class Tried:
     @property
     def scores(self) -> list[float]:
         """Validation accuracy by seed; what diverged, or has none, is the worst there is."""
-        return [_score(outcome) for outcome in self.outcomes if outcome.result is not None]
+        return [
+            one.accuracy.mean if one.status == "finished" and one.accuracy else -math.inf
+            for one in self.outcomes
+            if one.result is not None
+        ]
 
     @property
     def mean(self) -> float:
@@ -240,13 +238,6 @@ class Tried:
             f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
             for name, value in self.settings.items()
         )
-
-
-def _score(outcome: Outcome) -> float:
-    result = outcome.result
-    if result is None or result.status == "diverged" or result.accuracy is None:
-        return -math.inf
-    return result.accuracy.mean
 
 
 @dataclass(frozen=True)

@@ -202,12 +202,12 @@ def holm(p_values: Sequence[float | None], count: int = 0) -> list[float | None]
     """
     count = max(count, len(p_values))
     there = [(p, number) for number, p in enumerate(p_values) if p is not None]
-    corrected: list[float | None] = [None] * len(p_values)
+    found: list[float | None] = [None] * len(p_values)
     largest = 0.0
     for rank, (p, number) in enumerate(sorted(there)):
         largest = max(largest, min(1.0, (count - rank) * p))
-        corrected[number] = largest
-    return corrected
+        found[number] = largest
+    return found
 
 
 @dataclass(frozen=True)
@@ -244,11 +244,15 @@ class Pairs:
     @property
     def beaten(self) -> bool:
         """Whether one of the others is better, corrected for their number."""
-        corrected = holm([rival.p for rival in self.rivals])
         return any(
             p is not None and p < SIGNIFICANT and mean(rival.differences) < 0
-            for p, rival in zip(corrected, self.rivals, strict=True)
+            for p, rival in zip(corrected(self.rivals, 0), self.rivals, strict=True)
         )
+
+
+def corrected(family: Sequence[Pairs], count: int) -> list[float | None]:
+    """Return the p values of a family, corrected for all its claims; none where one was chosen."""
+    return holm([None if pairs.chosen else pairs.p for pairs in family], count)
 
 
 def decide(family: Sequence[Pairs], count: int, margin: float, level: float) -> list[str]:
@@ -260,12 +264,11 @@ def decide(family: Sequence[Pairs], count: int, margin: float, level: float) -> 
         margin: percentage points within which a difference does not matter.
         level: a corrected p value below it decides.
     """
-    corrected = holm([pairs.p if not pairs.chosen else None for pairs in family], count)
     near = holm(
         [equivalence_test(pairs.differences, margin, pairs.images) for pairs in family], count
     )
     verdicts = []
-    for pairs, p, same in zip(family, corrected, near, strict=True):
+    for pairs, p, same in zip(family, corrected(family, count), near, strict=True):
         decided = p is not None and p < level
         if pairs.chosen:
             verdict = CHOSEN
