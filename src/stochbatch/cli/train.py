@@ -134,7 +134,9 @@ def _overview(trial: Trial) -> list[tuple[str, str]]:
         (
             "other",
             f"momentum {trial.momentum:g}, weight decay {trial.weight_decay:g}, "
-            f"{trial.precision}, seed {trial.seed}",
+            f"{trial.precision}, "
+            f"{'uniform batch-norm scales, ' if trial.norm_init == 'uniform' else ''}"
+            f"seed {trial.seed}",
         ),
     ]
 

@@ -82,6 +82,10 @@ class Axis(BaseModel):
         return [Point(str(each.pop("label")), each) for each in fields]
 
 
+_PUBLISHED_FOR = ("dataset", "network", "evaluate_every")
+"""Where a scale changes these, a printed number of the study's own is not one of its trials'."""
+
+
 class Point(NamedTuple):
     """A place on an axis: its label, and the fields it sets."""
 
@@ -226,7 +230,8 @@ class Study(BaseModel):
             fields = _merged(self.base, *(point.fields for point in points))
             if not scale.keeps(coordinates, fields):
                 continue
-            value = published_value(self.published, coordinates, fields)
+            known = {name: scale.fields[name] for name in _PUBLISHED_FOR if name in scale.fields}
+            value = published_value(self.published, coordinates, {**fields, **known})
             cell = Cell(coordinates, _possible(scale.reduced(fields)), value)
             if cell.key not in seen:
                 seen.add(cell.key)
