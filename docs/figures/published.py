@@ -117,11 +117,7 @@ def texts(x: int, y: int, lines: Sequence[str], kind: str = "b") -> list[str]:
 
 def results() -> list[tuple[Sequence[str], Sequence[str], Sequence[str], list[str]]]:
     """Return the rows: the claim, what is printed, what was found, and marks at y = 0."""
-    small = statistics(
-        collect(
-            STUDIES["partial-data"], SCALES["small"], HERE.parent / "evidence"
-        )
-    )
+    small = statistics(collect(STUDIES["partial-data"], SCALES["small"], HERE.parent / "evidence"))
     (cell,) = [
         claim
         for claim in small.claims

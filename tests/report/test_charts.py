@@ -27,10 +27,10 @@ def test_a_comparison_has_the_seeds_that_its_mean_is_of() -> None:
     )
     ((_, rows),) = forest(found).groups
     whole, first, _ = rows
-    assert list(first.seeds.values()) == [1.0, 2.0, 3.0]
-    assert list(whole.seeds.values()) == [1.0, 1.5, 3.5]
+    assert list(first.row.by_seed.values()) == [1.0, 2.0, 3.0]
+    assert list(whole.row.by_seed.values()) == [1.0, 1.5, 3.5]
     for one in rows:
-        assert math.fsum(one.seeds.values()) / 3 == pytest.approx(one.row.difference)
+        assert math.fsum(one.row.by_seed.values()) / 3 == pytest.approx(one.row.difference)
     assert "By seed: +1.00, +2.00, +3.00" in first.tip
     assert (whole.name, first.name) == ("all 2 places", "batch size 16")
 

@@ -90,6 +90,24 @@ def headline(layout: Layout) -> str:
     return f"In this part of the study: {text}" if part else text
 
 
+def facts(layout: Layout) -> list[tuple[int, str]]:
+    """Return what is counted under the headline: comparisons, verdicts and trials."""
+    verdicts = Counter(row.verdict for row in layout.claims)
+    over = sum(1 for one in layout.trials if one.result)
+    return [
+        *([(len(layout.claims), "comparisons")] if layout.claims else []),
+        *((count, counted_as(one)) for one, count in verdicts.items()),
+        (over, f"of {len(layout.trials)} trials over"),
+        *((layout.counts[one], one) for one in ("diverged", "failed") if layout.counts[one]),
+    ]
+
+
+def decided(layout: Layout) -> str:
+    """Return a title for all comparisons, which counts those that are decided."""
+    any_decided = any(kind(row) in COUNTED for row in layout.claims)
+    return counted(layout.claims) if any_decided else "All comparisons"
+
+
 def counted(rows: Rows) -> str:
     """Return in a sentence how many comparisons were decided, and how."""
     kinds = Counter(map(kind, rows))
@@ -219,7 +237,7 @@ def named(layout: Layout, row: ClaimStatistics, under_claim: bool = False) -> st
     several = len(layout.results.study.claims) > 1 and not under_claim
     claim = row.claim
     pair = f"{_name(claim, claim.better)} against {_name(claim, claim.than)}"
-    where = [f"{axis} {label}" for axis, label in row.place.items() if len(layout.labels(axis)) > 1]
+    where = layout.told_apart(row.place)
     if row.ahead:
         where = [f"all {row.ahead[1]} places" if row.ahead[1] > 1 else "the whole table"]
     return ", ".join(([claim.name or pair] if several or not where else []) + where)

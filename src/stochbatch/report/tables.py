@@ -132,7 +132,7 @@ def cells_in_print(layout: Layout) -> Table:
 
 def accuracy(layout: Layout) -> Table:
     """Return a row per cell for the page; what is the same in all rows stands in the caption."""
-    axes = [axis for axis in layout.axes if len(layout.labels(axis)) > 1] or layout.axes[-1:]
+    axes = layout.varying
     fixed = [f"{axis} {layout.labels(axis)[0]}" for axis in layout.axes if axis not in axes]
     cells = layout.statistics.cells
     columns: dict[str, Callable[[CellStatistics], str]] = {

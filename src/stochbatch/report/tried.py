@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from stochbatch.report.charts import Span, around, where
+from stochbatch.report.charts import Span, around
 from stochbatch.report.formatting import NONE, number
 from stochbatch.report.layout import Group, Layout
-from stochbatch.report.plotting import Sketch, file_name, style
 from stochbatch.report.tables import Table
 from stochbatch.studies.outcome import Outcome
 from stochbatch.studies.tuning import Range, Tuned, Tuning
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 TRIED = (
     "Accuracy in percent on validation images, which are training images held out, drawn anew for "
@@ -28,7 +23,7 @@ def tried(layout: Layout) -> Table:
     """Return a row per setting that was tried."""
     tuning = layout.results.study.tuning
     assert tuning is not None
-    axes = [axis for axis in layout.axes if len(layout.labels(axis)) > 1] or layout.axes[-1:]
+    axes = layout.varying
     rows = []
     for one in layout.results.tuned:
         if not tuning.spaces[one.label]:
@@ -115,7 +110,7 @@ def charts(layout: Layout) -> list[Chart]:
         there = _in_place(layout, tuning, group)
         names = {name for one in there for name in tuning.spaces[one.label]}
         for name in sorted(names, key=lambda name: (name != "lr", name)):
-            drawn = _chart(layout, tuning, name, there, where(layout, group))
+            drawn = _chart(layout, tuning, name, there, layout.where(group))
             found += [drawn] if drawn else []
     return found
 
@@ -177,43 +172,12 @@ def _panel(tuning: Tuning, name: str, one: Tuned, colour: str) -> Panel:
     return Panel(one.label, colour, dots, chosen, f"{text}.")
 
 
-def sketches(layout: Layout) -> list[Sketch]:
-    """Return the figures of tuning that there are data for."""
-    return [_against(chart) for chart in charts(layout)]
-
-
-def _against(chart: Chart) -> Sketch:
-    """Draw accuracy against one tuned number, a dot per seed."""
-
-    def draw(panel: Axes) -> None:
-        for position, one in enumerate(chart.panels):
-            colour, _, marker = style(one.colour, position)
-            known = [(dot.value, dot.accuracy) for dot in one.dots if dot.accuracy is not None]
-            x, y = [x for x, _ in known], [y for _, y in known]
-            panel.plot(x, y, linestyle="", color=colour, marker=marker, markersize=4)
-            panel.lines[-1].set_label(one.label)
-            if one.chosen and one.chosen.accuracy is not None:
-                at = one.chosen.value, one.chosen.accuracy
-                (ring,) = panel.plot(*at, color=colour, marker="o", label="_chosen")
-                ring.set(markersize=13, markerfacecolor="none")
-        if chart.x.log:
-            panel.set_xscale("log")
-            panel.set_xlim(chart.x.low / 1.5, chart.x.high * 1.5)
-        panel.set_xticks(chart.x.ticks(), [f"{tick:g}" for tick in chart.x.ticks()])
-        panel.minorticks_off()
-        panel.set(xlabel=chart.what, ylabel="validation accuracy (%)")
-
-    title = f"validation accuracy against {chart.what}"
-    name = file_name(f"tuning-{chart.name}", {"": chart.where}).strip("-")
-    return Sketch("tuning", name, ", ".join(filter(None, (title, chart.where))), [draw])
-
-
 def by_budget(layout: Layout) -> Table | None:
     """Return the accuracy to expect of smaller budgets, where all settings got all seeds."""
     tuning = layout.results.study.tuning
     if tuning is None or tuning.seeds < 2:
         return None
-    axes = [axis for axis in layout.axes if len(layout.labels(axis)) > 1] or layout.axes[-1:]
+    axes = layout.varying
     rows = []
     for one in layout.results.tuned:
         scores = [[_accuracy(outcome) for outcome in tried.outcomes] for tried in one.tried]
@@ -257,7 +221,7 @@ def expected_best(scores: list[list[float]], seed: int) -> list[float]:
 
 def costs(layout: Layout) -> Table:
     """Return what each method cost: trainings, steps and time."""
-    axes = [axis for axis in layout.axes if len(layout.labels(axis)) > 1] or layout.axes[-1:]
+    axes = layout.varying
     rows = []
     for one, cell in zip(layout.results.tuned, layout.results.cells, strict=True):
         done = [outcome.result for outcome in (*one.trials, *cell.outcomes) if outcome.result]
