@@ -117,7 +117,10 @@ def texts(x: int, y: int, lines: Sequence[str], kind: str = "b") -> list[str]:
 
 def results() -> list[tuple[Sequence[str], Sequence[str], Sequence[str], list[str]]]:
     """Return the rows: the claim, what is printed, what was found, and marks at y = 0."""
-    small = statistics(collect(STUDIES["partial-data"], SCALES["small"], HERE.parent / "evidence"))
+    study = STUDIES["partial-data"]
+    # These trials are older than the studies' choice of how batch-norm scales start.
+    as_then = study.model_copy(update={"base": {**study.base, "norm_init": "ones"}})
+    small = statistics(collect(as_then, SCALES["small"], HERE.parent / "evidence"))
     (cell,) = [
         claim
         for claim in small.claims

@@ -124,7 +124,7 @@ def test_a_schedule_that_was_not_run_is_left_out_of_the_figure() -> None:
     assert not any("$" in label for label in labels)
 
 
-def test_of_many_groups_the_first_batch_size_with_a_trial_is_drawn_as_in_the_article() -> None:
+def test_of_many_groups_the_first_batch_size_is_drawn_as_in_the_article() -> None:
     """What is left out is said, with the options that draw it."""
     results = made_up(STUDIES["partial-data"], SCALES["demo"], epochs(0.1))
 

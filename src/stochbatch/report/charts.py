@@ -328,7 +328,7 @@ def lines(layout: Layout, group: Group) -> list[Line]:
     axis = layout.line_axis
     colours = layout.colours(axis)
     found = []
-    for label, _, cell in layout.along(axis, group):
+    for label, cell in layout.along(axis, group).items():
         curves = [one.result.curve for one in cell.done if one.result]
         if points := over_trials(curves):
             known = [[value for value in curve if value is not None] for curve in curves]
@@ -422,7 +422,7 @@ def heats(layout: Layout, most: int = 2) -> tuple[list[Heat], list[LeftOut]]:
     axis = layout.line_axis
     found: list[Heat] = []
     for group in layout.places(axis):
-        for label, _, cell in layout.along(axis, group):
+        for label, cell in layout.along(axis, group).items():
             place = {**group, axis: label}
             if len(found) < most:
                 heat = _heat(layout.where(place), cell)
@@ -439,7 +439,7 @@ def _heat(title: str, cell: CellOutcomes) -> Heat:
     every = [(outcome, outcome.metrics) for outcome in cell.done]
     by_kind = any(len(line.get("layers") or ()) > ROWS for _, lines in every for line in lines)
     for outcome, metrics in every:
-        steps = _steps(outcome)
+        steps = steps_of(outcome)
         for epoch, line in enumerate(metrics):
             weights: Counter[str] = Counter()
             for layer in line.get("layers") or ():
@@ -471,7 +471,7 @@ def _weighted(values: Sequence[tuple[int, float, bool]]) -> float | None:
     return math.fsum(one * value for one, value, _ in values) / size
 
 
-def _steps(outcome: Outcome) -> int:
+def steps_of(outcome: Outcome) -> int:
     """Return the steps of an epoch."""
     there = outcome.result.data.train_images if outcome.result else 0
     return math.ceil(there / outcome.trial.batch_size)

@@ -1,4 +1,4 @@
-"""The figures to print: curves with bands over trials, tuning, and of schedules losses too."""
+"""The figures to print: curves with bands over trials; of schedules their rates and losses too."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from stochbatch.optional import optional
-from stochbatch.report import tried
 from stochbatch.report.charts import Line, Point, groups, lines, over_trials
 from stochbatch.report.layout import Group, Layout
 from stochbatch.report.palette import COLOURS
@@ -47,7 +46,6 @@ ACCURACY = {"test accuracy": ("test_accuracy", "entropy")}
 class Sketch:
     """A figure that can be drawn: its data are there, its pixels are not."""
 
-    kind: str
     name: str
     title: str
     draw: Callable[[Figure], None]
@@ -102,7 +100,7 @@ def gallery(layout: Layout) -> list[Sketch]:
     places = groups(layout)[0]
     curves = [_curves(group, there) for group in places if (there := lines(layout, group))]
     found: dict[str, Sketch] = {}
-    for sketch in (*map(_tuning, tried.charts(layout)), *_schedules(layout, places), *curves):
+    for sketch in (*_schedules(layout, places), *curves):
         name = sketch.name
         while name in found:  # two labels make the same one
             name += "-2"
@@ -112,7 +110,7 @@ def gallery(layout: Layout) -> list[Sketch]:
 
 def _file_name(*labels: str) -> str:
     """Return a file name of letters, digits and dashes."""
-    parts = (re.sub(r"[^a-z0-9.]+", "-", label.lower()).strip("-.") for label in labels if label)
+    parts = (re.sub(r"[^a-z0-9.]+", "-", label.lower()).strip("-.") for label in labels)
     return "-".join(parts)[:LONGEST].rstrip("-.")
 
 
@@ -138,7 +136,7 @@ def _curves(group: Group, there: Sequence[Line]) -> Sketch:
 
     where = ", ".join(f"{axis} {label}" for axis, label in group.items())
     title = f"test accuracy over the epochs{f' ({where})' if where else ''}"
-    return Sketch("curves", _file_name("curves", *group.values()), title, draw)
+    return Sketch(_file_name("curves", *group.values()), title, draw)
 
 
 def _schedules(layout: Layout, places: Sequence[Group]) -> Iterator[Sketch]:
@@ -147,7 +145,7 @@ def _schedules(layout: Layout, places: Sequence[Group]) -> Iterator[Sketch]:
     points = next(one for one in layout.results.study.axes if one.name == axis).expanded()
     if not any("schedule" in point.fields for point in points):
         return
-    cells = [{label: cell for label, _, cell in layout.along(axis, group)} for group in places]
+    cells = [layout.along(axis, group) for group in places]
     first = {label: cell for row in reversed(cells) for label, cell in row.items()}
     columns = [label for label in layout.labels(axis) if label in first]
     rows: list[tuple[str, Mapping[str, tuple[str, str]], Mapping[str, Any]]]
@@ -176,33 +174,7 @@ def _schedules(layout: Layout, places: Sequence[Group]) -> Iterator[Sketch]:
         _finish(figure, max(6.4, 1 + SMALL * len(columns)), SMALL * len(rows))
 
     title = "learning rate, losses and accuracy of each schedule"
-    yield Sketch("schedules", "schedules", title, draw)
-
-
-def _tuning(chart: tried.Chart) -> Sketch:
-    """Draw accuracy against one tuned number, a dot per seed and a ring around the choice."""
-
-    def draw(figure: Figure) -> None:
-        panel = figure.subplots()
-        for position, one in enumerate(chart.panels):
-            look: dict[str, Any] = {"color": COLOURS[one.colour][0], "linestyle": ""}
-            known = [(dot.value, dot.accuracy) for dot in one.dots if dot.accuracy is not None]
-            x, y = [x for x, _ in known], [y for _, y in known]
-            marker = MARKERS[position % len(MARKERS)]
-            panel.plot(x, y, marker=marker, markersize=4, label=_shown(one.label), **look)
-            if one.chosen and one.chosen.accuracy is not None:
-                at = [one.chosen.value], [one.chosen.accuracy]
-                panel.plot(*at, marker="o", markersize=13, markerfacecolor="none", **look)
-        if chart.x.log:
-            panel.set_xscale("log")
-            panel.set_xlim(chart.x.low / 1.5, chart.x.high * 1.5)
-        panel.set_xticks(chart.x.ticks(), [f"{tick:g}" for tick in chart.x.ticks()])
-        panel.minorticks_off()
-        panel.set(xlabel=chart.what, ylabel="validation accuracy (%)")
-        _finish(figure, 6.4, HEIGHT)
-
-    title = ", ".join(filter(None, (f"validation accuracy against {chart.what}", chart.where)))
-    return Sketch("tuning", _file_name("tuning", chart.name, chart.where), title, draw)
+    yield Sketch("schedules", title, draw)
 
 
 def _plot(panel: Axes, label: str, points: Iterable[Point], colour: str, position: int) -> None:
@@ -220,14 +192,10 @@ def _plot(panel: Axes, label: str, points: Iterable[Point], colour: str, positio
         markersize=4,
         markevery=max(1, len(x) // MARKED),
         linewidth=1.4,
-        label=_shown(label),
+        # matplotlib leaves what begins with an underscore out of a legend
+        label=f" {label}" if label.startswith("_") else label,
     )
     panel.fill_between(x, low, high, color=light, alpha=0.12, linewidth=0)
-
-
-def _shown(label: str) -> str:
-    """Return a label that matplotlib takes into a legend, where none may begin with a "_"."""
-    return f" {label}" if label.startswith("_") else label
 
 
 def _finish(figure: Figure, width: float, height: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -180,13 +180,10 @@ class Layout:
             found.setdefault(tuple(group.values()), group)
         return list(found.values())
 
-    def along(self, axis: str, group: Group) -> list[tuple[str, int, CellOutcomes]]:
-        """Return label, position and trials of the cells along an axis that can be drawn."""
-        found = []
-        for position, label in enumerate(self.labels(axis)):
-            if cell := self._drawn.get(self.key({**group, axis: label})):
-                found.append((label, position, cell))
-        return found
+    def along(self, axis: str, group: Group) -> dict[str, CellOutcomes]:
+        """Return the cells along an axis that can be drawn, by their labels on it."""
+        places = {label: self.key({**group, axis: label}) for label in self.labels(axis)}
+        return {label: self._drawn[key] for label, key in places.items() if key in self._drawn}
 
     @cached_property
     def counts(self) -> dict[str, int]:
@@ -206,12 +203,6 @@ class Layout:
                 f"update probabilities: {'; '.join(self.unreadable.values())}."
             )
         return found
-
-    @property
-    def trials_a_cell(self) -> str:
-        """How many trials the cells have: a number, or from which to which."""
-        counts = sorted({found.n for found in self.statistics.cells})
-        return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
 
     @property
     def caption(self) -> str:
@@ -253,6 +244,12 @@ class Layout:
             f"{', which are shown only for orientation' if shown else ''}; "
             "only claims have verdicts."
         )
+
+
+def seconds_of(outcomes: Iterable[Outcome]) -> float:
+    """Return the time that these trials took."""
+    results = [one.result for one in outcomes if one.result]
+    return math.fsum(result.times.get("seconds", 0.0) for result in results)
 
 
 def _gain(cell: Cell | None, baseline: Cell | None) -> float | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import math
 import os
 import re
 import shutil
@@ -21,7 +20,7 @@ import filelock
 from stochbatch.optional import optional
 from stochbatch.report import answer, charts, formatting, provenance, tables, tried, writers
 from stochbatch.report.figures import Sketch, gallery
-from stochbatch.report.layout import Layout
+from stochbatch.report.layout import Layout, seconds_of
 from stochbatch.report.palette import COLOURS
 from stochbatch.studies.outcome import Outcome
 from stochbatch.studies.results import StudyResults
@@ -205,8 +204,5 @@ def _address_of(folder: Path, outcome: Outcome) -> str:
 
 def _duration(layout: Layout) -> str:
     """Return the trials' time in all: hours, minutes and seconds."""
-    results = [outcome.result for outcome in layout.trials if outcome.result]
-    minutes, seconds = divmod(
-        round(math.fsum(one.times.get("seconds", 0.0) for one in results)), 60
-    )
+    minutes, seconds = divmod(round(seconds_of(layout.trials)), 60)
     return f"{minutes // 60} h {minutes % 60:02} min {seconds:02} s"
