@@ -143,11 +143,11 @@ def _schedules(layout: Layout, places: Sequence[Group]) -> Iterator[Sketch]:
     """Draw the learning rates, and below them losses and accuracy, a column per schedule."""
     axis = layout.line_axis
     points = next(one for one in layout.results.study.axes if one.name == axis).expanded()
-    if not any("schedule" in point.fields for point in points):
-        return
     cells = [layout.along(axis, group) for group in places]
     first = {label: cell for row in reversed(cells) for label, cell in row.items()}
     columns = [label for label in layout.labels(axis) if label in first]
+    if not columns or not any("schedule" in point.fields for point in points):
+        return
     rows: list[tuple[str, Mapping[str, tuple[str, str]], Mapping[str, Any]]]
     rows = [("learning rate", {"learning rate": ("lr", "other")}, first)]
     for group, row in zip(places, cells, strict=True):
