@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Literal
 
 from stochbatch.report.formatting import minus, number, signed
@@ -213,22 +214,18 @@ def _one_of(axis: str, labels: Sequence[str]) -> str:
 def sentences(layout: Layout) -> list[str]:
     """Return the numbers behind the headline in two or three sentences."""
     rows = main_rows(layout)
-    known = [row for row in rows if row.difference is not None]
+    known = [(row.difference, row) for row in rows if row.difference is not None]
     if len(rows) <= 2:
         found = [numbers(row) for row in rows]
     elif known:
-        ends = [min(known, key=_difference), max(known, key=_difference)]
-        low, high = (f"{signed(one.difference)} ({named(layout, one)})" for one in ends)
+        ends = [end(known, key=itemgetter(0)) for end in (min, max)]
+        low, high = (f"{signed(size)} ({named(layout, row)})" for size, row in ends)
         found = [f"The differences are from {low} to {high} points, paired by seed."]
     else:
         found = ["No pair of trials is over yet."]
     if len(rows) == 1:
         found += _around(layout, rows[0])
     return [minus(text) for text in found if text]
-
-
-def _difference(row: ClaimStatistics) -> float:
-    return row.difference or 0.0
 
 
 def named(layout: Layout, row: ClaimStatistics, under_claim: bool = False) -> str:
@@ -269,11 +266,6 @@ def numbers(row: ClaimStatistics) -> str:
     return f"{text}."
 
 
-def _places_of(some: int, count: int) -> str:
-    """Return how many places of all there are, as words."""
-    return f"{some} {'place' if some == 1 else 'places'} of {count}"
-
-
 def _around(layout: Layout, row: ClaimStatistics) -> list[str]:
     """Return what else a reader must know about a comparison."""
     study, found = layout.results.study, []
@@ -282,10 +274,8 @@ def _around(layout: Layout, row: ClaimStatistics) -> list[str]:
         there = [one for one in differences if one is not None]
         if there and len(there) < row.ahead[1]:
             ends = [signed(end) for end in dict.fromkeys((min(there), max(there)))]
-            found.append(
-                f"In the {_places_of(len(there), row.ahead[1])} run so far the difference is "
-                f"{' to '.join(ends)} points."
-            )
+            which = f"{len(there)} {'place' if len(there) == 1 else 'places'} of {row.ahead[1]}"
+            found.append(f"In the {which} run so far the difference is {' to '.join(ends)} points.")
         elif there:
             found.append(
                 f"It is ahead in {row.ahead[0] or 'none'} of {row.ahead[1]} places; "

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import NamedTuple
 
 from stochbatch.report.answer import Kind, kind, named
 from stochbatch.report.formatting import minus, number, signed
@@ -276,21 +277,24 @@ class Curves:
     epochs: int
     height: int
 
+    @property
+    def x(self) -> Span:
+        """The epochs as an axis."""
+        return Span(1, max(2, self.epochs))
+
     def path(self, line: Line, span: Span) -> str:
         """Return a line as the path of a drawing that is 1000 wide."""
-        most = max(1, self.epochs - 1)
         at = [
-            f"{1000 * (x - 1) / most:.1f} {span.y(middle, self.height):g}"
-            for x, _, middle, _ in line.points
+            f"{1000 * self.x.at(epoch):.1f} {span.y(mean, self.height):g}"
+            for epoch, _, mean, _ in line.points
         ]
         return f"M{'L'.join(at if len(at) > 1 else at * 2)}"
 
     def ticks(self) -> list[tuple[int, str]]:
         """Return some epochs with their places in percent."""
         step = int(max(1, _step(self.epochs / 4)))
-        found = [1, *range(step, self.epochs - step // 2, step), self.epochs]
-        most = max(1, self.epochs - 1)
-        return [(one, f"{100 * (one - 1) / most:.2f}%") for one in sorted(set(found))]
+        found = {1, *range(step, self.epochs - step // 2, step), self.epochs}
+        return [(epoch, self.x.x(epoch)) for epoch in sorted(found)]
 
     def labels(self, span: Span) -> list[tuple[Line, str, float, float]]:
         """Return for each line its value, where it ends, and where its label stands."""
@@ -317,9 +321,9 @@ def apart(wanted: Sequence[float], height: float) -> list[float]:
     for place in wanted:
         found.append(max(place, found[-1] + LABEL if found else LABEL / 2))
     below = height - 5.0
-    for number_, place in reversed(list(enumerate(found))):
-        found[number_] = min(place, below)
-        below = found[number_] - LABEL
+    for at, place in reversed(list(enumerate(found))):
+        found[at] = min(place, below)
+        below = found[at] - LABEL
     return found
 
 
@@ -368,14 +372,11 @@ def curves(layout: Layout) -> tuple[list[Curves], Span]:
     return found, around(values)
 
 
-@dataclass(frozen=True)
-class LeftOut:
-    """Figures that are not drawn."""
+class LeftOut(NamedTuple):
+    """Figures that are not drawn: which and why, and options that draw the first of them."""
 
     text: str
-    """How many, of which kind, and why."""
     options: str
-    """With these a report draws the first of them."""
 
 
 def groups(layout: Layout) -> tuple[list[Group], list[LeftOut]]:
