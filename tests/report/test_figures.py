@@ -54,6 +54,7 @@ def test_a_curve_has_gaps_where_no_trial_was_evaluated() -> None:
 
 
 def test_many_lines_are_shared_out_among_panels_and_named_in_full() -> None:
+    assert len(named(two_by_two([90.0], [80.0]))["curves-16"].figure().axes) == 1
     study = STUDIES["readings"]
     figure = named(made_up(study, SCALES["demo"], epochs(0.1, 0.1)))["curves-accuracy"].figure()
     labels = [[line.get_label() for line in panel.lines] for panel in figure.axes if panel.axison]
@@ -65,10 +66,6 @@ def test_many_lines_are_shared_out_among_panels_and_named_in_full() -> None:
     box = figure.legends[0].get_window_extent()
     assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
     assert all(panel.get_window_extent().height > 150 for panel in figure.axes)
-
-
-def test_few_lines_are_in_one_panel() -> None:
-    assert len(named(two_by_two([90.0], [80.0]))["curves-16"].figure().axes) == 1
 
 
 def test_without_any_evaluation_there_is_no_curve() -> None:

@@ -70,7 +70,9 @@ def test_what_is_not_over_yet_is_shown_as_such(compared: StudyResults) -> None:
     assert len(panel.dots) == 6
 
 
-def test_there_is_a_dot_for_every_training(compared: StudyResults) -> None:
+def test_there_is_a_dot_for_every_training_and_an_edge_is_said(
+    compared: StudyResults, monkeypatch: pytest.MonkeyPatch
+) -> None:
     layout = Layout.of(compared)
     (chart,) = charts(layout)
     assert [(panel.label, len(panel.dots)) for panel in chart.panels] == [("SGD", 9), ("SBS", 9)]
@@ -82,13 +84,8 @@ def test_there_is_a_dot_for_every_training(compared: StudyResults) -> None:
         True,
         compared.study.tuning.spaces["SGD"]["lr"].ends,
     )
-
-
-def test_a_setting_at_the_edge_is_said_to_be_there(
-    compared: StudyResults, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr(type(compared.tuned[0]), "at_edge", lambda self, tuning: ["lr"])
-    (chart,) = charts(Layout.of(compared))
+    (chart,) = charts(layout)
     assert "at the edge of what was tried" in chart.panels[0].note
 
 

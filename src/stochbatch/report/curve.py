@@ -109,6 +109,7 @@ def batches(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None
         >>> layers = [
         ...     {"kind": "conv", "size": 3, "batches": 1.0},
         ...     {"kind": "conv", "size": 1, "batches": 5.0},
+        ...     {"kind": "conv", "size": 9, "batches": None},
         ...     {"kind": "bias", "size": 7, "batches": None},
         ... ]
         >>> batches([{"epoch": 0, "layers": layers}])
