@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stochbatch.report.charts import LABEL, Span, apart, around, curves, forest, heats, strips
+from stochbatch.report.charts import LABEL, Span, apart, around, curves, forest, strips
+from stochbatch.report.layers import heats
 from stochbatch.report.layout import Layout
 from stochbatch.report.palette import COLOURS, FREE, colours
 from stochbatch.report.tables import claims, claims_in_full
