@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stochbatch.report.charts import LABEL, Span, apart, around, curves, forest, strips
-from stochbatch.report.layers import heats
+from stochbatch.report.heat_maps import heats
 from stochbatch.report.layout import Layout
 from stochbatch.report.palette import COLOURS, FREE, colours
 from stochbatch.report.tables import claims, claims_in_full

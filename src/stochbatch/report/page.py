@@ -18,7 +18,16 @@ from urllib.parse import quote
 import filelock
 
 from stochbatch.optional import optional
-from stochbatch.report import answer, charts, formatting, layers, provenance, tables, tried, writers
+from stochbatch.report import (
+    answer,
+    charts,
+    formatting,
+    heat_maps,
+    provenance,
+    tables,
+    tried,
+    writers,
+)
 from stochbatch.report.figures import Sketch, gallery
 from stochbatch.report.layout import Layout, seconds_of
 from stochbatch.report.palette import COLOURS
@@ -165,7 +174,7 @@ def rendered(template: str, **context: Any) -> str:
         environment.get_template(template).render(
             **context,
             **{"answer": answer, "charts": charts, "provenance": provenance, "tables": tables},
-            **{"layers": layers, "text": formatting, "tried": tried},
+            **{"heat_maps": heat_maps, "text": formatting, "tried": tried},
             style=style,
             script=script,
             style_hash=_hash(style),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from stochbatch.report.charts import Span, around
 from stochbatch.report.formatting import NONE, number
-from stochbatch.report.layers import steps_of
+from stochbatch.report.heat_maps import steps_of
 from stochbatch.report.layout import Layout, seconds_of
 from stochbatch.report.tables import Table
 from stochbatch.studies.outcome import Outcome
