@@ -20,6 +20,8 @@ from benchmarks.timing import in_turn
 from torch import nn
 
 from stochbatch.studies.estimate import Speed
+from tests.cli.command import call
+from tests.engine_here import trains_here  # noqa: F401
 from tests.forked import forked
 
 ROOT = Path(__file__).parent.parent
@@ -41,6 +43,18 @@ OF_STUDIES = [
     for line in COMMANDS
     if line.startswith(("stochbatch study", "stochbatch rep")) and line not in OF_SEVERAL
 ]
+
+
+@pytest.fixture
+def in_a_folder(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    trains_here: None,  # noqa: F811
+) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 COMPARISON = "stochbatch compare sgd sbs adamw --dataset my_photos/"
 MEASURE = """
 x, y = data.load("digits", split="test")
@@ -95,27 +109,35 @@ def test_the_commands_of_the_first_tutorial_do_what_is_said_of_them(tmp_path: Pa
     assert re.search(r"digit.png +7 ", predicted)
 
 
-def test_a_folder_of_pictures_is_compared_on(tmp_path: Path) -> None:
+def here(line: str) -> str:
+    """Return what a command prints that is called in this process and folder."""
+    result = call(*shlex.split(line)[1:])
+    assert result.code == 0, result.err
+    return result.out
+
+
+def test_a_folder_of_pictures_is_compared_on(in_a_folder: Path) -> None:
     """With two made-up classes and the smallest budget, for time's sake."""
     images = pytest.importorskip("PIL.Image")
     for number, name in enumerate(("dark", "light")):
-        (tmp_path / "my_photos" / name).mkdir(parents=True)
+        folder = in_a_folder / "my_photos" / name
+        folder.mkdir(parents=True)
         for i in range(24):
             picture = images.new("RGB", (32, 32), (150 * number + i, 100 * number, 2 * i))
-            picture.save(tmp_path / "my_photos" / name / f"{i}.png")
+            picture.save(folder / f"{i}.png")
     small = " --network vgg_tiny --budget 1 --seeds 2 --epochs 1 --batch-size 8"
-    printed = typed(COMPARISON + small + " --data-root data", tmp_path)
+    printed = here(COMPARISON + small + " --data-root data --quiet")
     assert printed.count("At the settings chosen (1 tried, on validation images; ") == 2
     assert re.search("^page: reports/", printed, re.MULTILINE)
 
 
-def test_the_commands_of_studies_do_what_is_said_of_them(tmp_path: Path) -> None:
+def test_the_commands_of_studies_do_what_is_said_of_them(in_a_folder: Path) -> None:
     """Narrowed to one cell of each of two methods, for time's sake."""
     narrow = " --only 'batch size=128' --only method=SGD,SBS --trials 1"
     assert len(OF_STUDIES) == 2
     for line in OF_STUDIES:
-        typed(line + narrow, tmp_path)
-    assert (tmp_path / "reports" / "comparison-demo-part" / "index.html").exists()
+        here(line + narrow)
+    assert (in_a_folder / "reports" / "comparison-demo-part" / "index.html").exists()
 
 
 @pytest.mark.distributed
@@ -139,15 +161,15 @@ def commands_of(target: str) -> list[str]:
     return plan.stdout.splitlines()
 
 
-def test_make_demo_ends_with_the_path_of_a_page(tmp_path: Path) -> None:
+def test_make_demo_ends_with_the_path_of_a_page(in_a_folder: Path) -> None:
     """Its own command, with trainings of one epoch and two seeds for time's sake."""
     line = " ".join(" ".join(commands_of("demo")).split("stochbatch ")[-1].split())
     line = line.replace("\\ ", "")
-    printed = typed(f"stochbatch {line} --epochs 1 --seeds 2", tmp_path)
+    printed = here(f"stochbatch {line} --epochs 1 --seeds 2")
     assert "SGD, SBS and SBS mean field on digits" in printed
     assert printed.count("At the settings chosen (3 tried, on validation images; ") == 2
     page = re.search("^page: (.*)$", printed, re.MULTILINE)
-    text = (tmp_path / page[1]).read_text(encoding="utf-8")
+    text = (in_a_folder / page[1]).read_text(encoding="utf-8")
     assert "At the settings chosen (3 tried" in text
     for method in ("SGD", "SBS", "SBS mean field"):
         assert f'<th scope="row">{method}</th>' in text
@@ -277,15 +299,16 @@ def test_pip_install_of_the_clone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["method", "published"])
-def test_the_pictures_are_those_that_their_script_draws(name: str) -> None:
+def test_the_pictures_are_those_that_their_script_draws(name: str, tmp_path: Path) -> None:
     path = ROOT / "docs" / "figures" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(f"{name}_picture", path)
     picture = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(picture)
-    for theme, colours in picture.COLOURS.items():
-        drawn = path.with_name(f"{name}-{theme}.svg").read_text(encoding="utf-8")
-        assert drawn == picture.drawing(colours)
-        assert f"{name}-{theme}.svg" in README
+    picture.main(tmp_path)
+    for theme in ("light", "dark"):
+        file = f"{name}-{theme}.svg"
+        assert path.with_name(file).read_bytes() == (tmp_path / file).read_bytes()
+        assert file in README
 
 
 def test_gains_in_the_readme_are_those_of_the_picture() -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import stochbatch
@@ -17,19 +18,43 @@ GROUPS = [
 ]
 LEFT, TOP, WIDE, HIGH, ACROSS, DOWN, APART = 205, 75, 27, 20, 29, 22, 110
 
-NAMES = ("ground", "ink", "soft", "grid", "move", "bar", "number")
-LIGHT = ("#ffffff", "#1b2025", "#57606a", "#e6e9ec", "#2459d9", "#a9c5f1", "#ffffff")
-DARK = ("#14171a", "#e6e9ec", "#a7afb8", "#272d33", "#6f9dff", "#38598f", "#10151b")
+NAMES = ("ground", "ink", "soft", "grid", "move", "bar", "number", "open")
+LIGHT = ("#ffffff", "#1b2025", "#57606a", "#e6e9ec", "#2459d9", "#a9c5f1", "#ffffff", "#816000")
+DARK = ("#14171a", "#e6e9ec", "#a7afb8", "#272d33", "#6f9dff", "#38598f", "#10151b", "#ffdb78")
 COLOURS = {
     "light": dict(zip(NAMES, LIGHT, strict=True)),
     "dark": dict(zip(NAMES, DARK, strict=True)),
 }
-STYLE = """text{{font:13px system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue','Noto Sans',\
+TEXT = """text{{font:13px system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue','Noto Sans',\
 Arial,sans-serif;font-variant-numeric:tabular-nums;fill:{soft}}}
+"""
+STYLE = """\
 .b{{font-weight:650;font-size:14px;fill:{ink}}}.t{{fill:{ink}}}
 .n{{font-size:12px;font-weight:600;fill:{number};text-anchor:middle}}.m{{text-anchor:middle}}
 .g{{fill:{ground}}}.cell{{fill:none;stroke:{grid}}}.move{{fill:{move}}}.bar{{fill:{bar}}}
 .wait{{stroke:{bar};stroke-width:2;stroke-dasharray:2 4}}.call{{fill:none;stroke:{soft}}}"""
+
+
+def picture(title: str, description: str, height: int, marks: Sequence[str], style: str) -> str:
+    """Return marks as a whole picture."""
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 800 {height}" width="800" '
+            f'height="{height}" role="img" aria-labelledby="t d">',
+            f'<title id="t">{title}</title>',
+            f'<desc id="d">{description}</desc>',
+            f"<style>{style}</style>",
+            f'<rect class="g" width="800" height="{height}" rx="4"/>',
+            *marks,
+            "</svg>\n",
+        ]
+    )
+
+
+def write(folder: Path, name: str, drawing: Callable[[dict[str, str]], str]) -> None:
+    """Write a picture for a light and for a dark ground."""
+    for theme, colours in COLOURS.items():
+        (folder / f"{name}-{theme}.svg").write_text(drawing(colours), encoding="utf-8")
 
 
 def moves(probability: float, group: int) -> list[list[int]]:
@@ -100,30 +125,19 @@ def drawing(colours: dict[str, str]) -> str:
         f'<text class="t" x="{x + 8}" y="{y + 32}" text-anchor="end">moves on the mean gradient of '
         f"batches {last - number + 1} to {last}: {number} times the batch size</text>",
     ]
-    height = y + 55
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 800 {height}" width="800" '
-            f'height="{height}" role="img" aria-labelledby="t d">',
-            '<title id="t">Every weight has its own random batch size</title>',
-            '<desc id="d">Twelve weights over twenty steps. Four with update probability 0.9 move '
-            "nearly every step, on one batch; four with 0.35 move about every third step, on the "
-            "mean gradient of about three batches; four with 0.1 move now and then, on the mean of "
-            "about ten.</desc>",
-            f"<style>{STYLE.format(**colours)}</style>",
-            f'<rect class="g" width="800" height="{height}" rx="4"/>',
-            *marks,
-            "</svg>\n",
-        ]
+    description = (
+        "Twelve weights over twenty steps. Four with update probability 0.9 move nearly every "
+        "step, on one batch; four with 0.35 move about every third step, on the mean gradient of "
+        "about three batches; four with 0.1 move now and then, on the mean of about ten."
     )
+    title = "Every weight has its own random batch size"
+    return picture(title, description, y + 55, marks, (TEXT + STYLE).format(**colours))
 
 
-def main() -> None:
+def main(folder: Path) -> None:
     """Write both pictures."""
-    for theme, colours in COLOURS.items():
-        path = Path(__file__).with_name(f"method-{theme}.svg")
-        path.write_text(drawing(colours), encoding="utf-8")
+    write(folder, "method", drawing)
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(__file__).parent)

@@ -7,11 +7,15 @@ beside itself, from the results in ``docs/reports`` and ``docs/evidence``.
 from __future__ import annotations
 
 import csv
-import importlib.util
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
+sys.path.insert(0, str(Path(__file__).parent))
+from method import TEXT, picture, write
+
+from stochbatch.report.formatting import minus
 from stochbatch.report.formatting import signed as with_sign
 from stochbatch.studies import SCALES, STUDIES, collect
 from stochbatch.studies.published import NETWORKS
@@ -24,17 +28,7 @@ PLACE = {"network": "vgg11", "batch size": "128", "share": "0.125"}
 COLUMNS, MIDDLE, POINT = (20, 272, 618), 492, 14
 """Where text begins, where a difference of 0 lies, and the width of a percentage point."""
 
-_spec = importlib.util.spec_from_file_location("method_picture", HERE / "method.py")
-assert _spec
-assert _spec.loader
-_method = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_method)
-COLOURS = {
-    "light": _method.COLOURS["light"] | {"open": "#816000"},
-    "dark": _method.COLOURS["dark"] | {"open": "#ffdb78"},
-}
-STYLE = """text{{font:13px system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue','Noto Sans',\
-Arial,sans-serif;font-variant-numeric:tabular-nums;fill:{soft}}}
+STYLE = """\
 .h{{font-size:17px;font-weight:650;fill:{ink}}}.b{{font-size:14px;font-weight:650;fill:{ink}}}
 .m{{text-anchor:middle}}.g{{fill:{ground}}}.line{{stroke:{grid}}}.zero{{stroke:{soft}}}
 .said{{fill:{ground};stroke:{ink};stroke-width:1.5}}
@@ -44,7 +38,7 @@ Arial,sans-serif;font-variant-numeric:tabular-nums;fill:{soft}}}
 
 def signed(number: float) -> str:
     """Return a difference with its sign, a true minus."""
-    return with_sign(number).replace("-", "\N{MINUS SIGN}")
+    return minus(with_sign(number))
 
 
 def ranks(study: str, axis: str, chosen: str, among: str = "") -> list[tuple[str, int, int]]:
@@ -62,20 +56,17 @@ def ranks(study: str, axis: str, chosen: str, among: str = "") -> list[tuple[str
     return found
 
 
-def gains(study: str, better: tuple[str, str], than: str, **place: str) -> list[float]:
+def gains(study: str, better: tuple[str, str], than: str, place: Mapping[str, str]) -> list[float]:
     """Return the printed gains of a label over another in all cells of a place."""
     axis, label = better
-    means = {
-        tuple(cell.coordinates.items()): cell.published.mean
-        for cell in STUDIES[study].cells(SCALES["paper"])
-        if place.items() <= {k.replace(" ", "_"): v for k, v in cell.coordinates.items()}.items()
-        and cell.published
-    }
-    return [
-        mean - means[tuple((dict(key) | {axis: than}).items())]
-        for key, mean in means.items()
-        if dict(key)[axis] == label
-    ]
+    cells = STUDIES[study].cells(SCALES["paper"])
+    means = {cell.key: cell.published.mean for cell in cells if cell.published}
+    found = []
+    for cell in cells:
+        there = cell.coordinates
+        if cell.key in means and there[axis] == label and place.items() <= there.items():
+            found.append(means[cell.key] - means[(*(there | {axis: than}).values(),)])
+    return found
 
 
 def diamond(x: float, y: float, size: float, kind: str) -> str:
@@ -117,7 +108,10 @@ def texts(x: int, y: int, lines: Sequence[str], kind: str = "b") -> list[str]:
 
 def results() -> list[tuple[Sequence[str], Sequence[str], Sequence[str], list[str]]]:
     """Return the rows: the claim, what is printed, what was found, and marks at y = 0."""
-    small = statistics(collect(STUDIES["partial-data"], SCALES["small"], HERE.parent / "evidence"))
+    study = STUDIES["partial-data"]
+    # These trials are older than the studies' choice of how batch-norm scales start.
+    as_then = study.model_copy(update={"base": {**study.base, "norm_init": "ones"}})
+    small = statistics(collect(as_then, SCALES["small"], HERE.parent / "evidence"))
     (cell,) = [
         claim
         for claim in small.claims
@@ -139,16 +133,12 @@ def results() -> list[tuple[Sequence[str], Sequence[str], Sequence[str], list[st
         for name, place, of in ranks(*study)
     ]
     large, little = (
-        fmean(gains("batch-momentum", ("momentum", "0.9"), "0.0", batch_size=size))
+        fmean(gains("batch-momentum", ("momentum", "0.9"), "0.0", {"batch size": size}))
         for size in ("128", "16")
     )
-    fourth = gains(
-        "partial-data",
-        ("method", "SBS"),
-        "SGD",
-        **{k.replace(" ", "_"): v for k, v in PLACE.items()},
-    )
-    fifth = gains("comparison", ("method", "SBS"), "SGD", dataset="cifar10", network="vgg11")
+    versus = ("method", "SBS"), "SGD"
+    fourth = gains("partial-data", *versus, PLACE)
+    fifth = gains("comparison", *versus, {"dataset": "cifar10", "network": "vgg11"})
     found = [cell.difference, cell.interval.low, cell.interval.high]
 
     def said(of: Sequence[float]) -> str:
@@ -202,7 +192,8 @@ def drawing(colours: dict[str, str]) -> str:
         *texts(COLUMNS[2], 84, ["ours"], ""),
     ]
     y = 94
-    for claim, printed, ours, plot in results():
+    rows = results()
+    for claim, printed, ours, plot in rows:
         marks.append(f'<line class="line" x1="20" x2="780" y1="{y}" y2="{y}"/>')
         marks += texts(COLUMNS[0], y + 24, claim)
         marks += texts(COLUMNS[1], y + 24, printed, "" if plot == [] else "b")
@@ -228,31 +219,18 @@ def drawing(colours: dict[str, str]) -> str:
         f'<line class="bar" x1="424" x2="424" y1="{y + 37}" y2="{y + 43}"/>',
         f'<text x="434" y="{y + 44}">one seed</text>',
     ]
-    height = y + 60
-    found = "; ".join(
+    description = "; ".join(
         f"{claim[0]}: published {', '.join(printed)}; ours {' '.join(ours) or 'not run'}"
-        for claim, printed, ours, _ in results()
+        for claim, printed, ours, _ in rows
     )
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 800 {height}" width="800" '
-            f'height="{height}" role="img" aria-labelledby="t d">',
-            f'<title id="t">{TITLE}</title>',
-            f'<desc id="d">{found}.</desc>',
-            f"<style>{STYLE.format(**colours)}</style>",
-            f'<rect class="g" width="800" height="{height}" rx="4"/>',
-            *marks,
-            "</svg>\n",
-        ]
-    )
+    style = (TEXT + STYLE).format(**colours)
+    return picture(TITLE, f"{description}.", y + 60, marks, style)
 
 
-def main() -> None:
+def main(folder: Path) -> None:
     """Write both pictures."""
-    for theme, colours in COLOURS.items():
-        path = HERE / f"published-{theme}.svg"
-        path.write_text(drawing(colours), encoding="utf-8")
+    write(folder, "published", drawing)
 
 
 if __name__ == "__main__":
-    main()
+    main(HERE)

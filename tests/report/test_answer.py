@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from stochbatch.report.answer import (
 )
 from stochbatch.report.charts import forest
 from stochbatch.report.layout import Layout
-from stochbatch.studies import SCALES, STUDIES, Scale, Study, StudyResults, collect
+from stochbatch.studies import SCALES, STUDIES, Scale, Study, collect
 from stochbatch.studies.claim import Claim
 from stochbatch.studies.statistics import ClaimStatistics, StudyStatistics
 from stochbatch.studies.verdicts import Interval
@@ -70,9 +71,15 @@ def judged(row: ClaimStatistics, verdict: str, difference: float = 1.0) -> Claim
     )
 
 
-def layout(*verdicts: str, study: Study = STUDY, primary: bool = False) -> Layout:
-    """Return a study of one claim in two places; the last verdict is of the whole."""
-    found = Layout.of(results([90.0, 91.0, 93.0], [91.0, 92.0, 93.0], study=study))
+@cache
+def found_once() -> Layout:
+    """Return a study of one claim in two places."""
+    return Layout.of(results([90.0, 91.0, 93.0], [91.0, 92.0, 93.0]))
+
+
+def layout(*verdicts: str, primary: bool = False) -> Layout:
+    """Return that study with other verdicts; the last is of the whole."""
+    found = found_once()
     rows = [judged(row, one) for row, one in zip(found.claims, verdicts, strict=True)]
     if primary:
         rows[-1] = replace(rows[-1], family="primary")
@@ -115,13 +122,6 @@ def test_two_claims_have_a_clause_each_or_share_one(mix: tuple[str, str]) -> Non
     assert all(label in text for label in ("m0", "m1"))
 
 
-def test_claims_with_one_verdict_share_a_clause() -> None:
-    assert headline(several("worse", "worse")) == "m0 and m1 are shown to lose to sgd"
-    assert headline(several("better", "undecided")) == (
-        "m0 is shown to beat sgd; m1 is not shown to differ from sgd"
-    )
-
-
 @pytest.mark.parametrize("mix", list(itertools.combinations_with_replacement(VERDICTS, 3)))
 def test_of_many_comparisons_every_decided_one_is_counted(mix: tuple[str, ...]) -> None:
     text = counted([judged(layout(*["undecided"] * 3).claims[0], one) for one in mix])
@@ -146,7 +146,11 @@ def test_of_many_comparisons_every_decided_one_is_counted(mix: tuple[str, ...]) 
 DECIDED = (" is decided ", " are decided ")
 
 
-def test_a_long_headline_counts() -> None:
+def test_a_headline_has_clauses_as_long_as_there_is_room_then_it_counts() -> None:
+    assert headline(several("worse", "worse")) == "m0 and m1 are shown to lose to sgd"
+    assert headline(several("better", "undecided")) == (
+        "m0 is shown to beat sgd; m1 is not shown to differ from sgd"
+    )
     mix = ["better", "worse", "undecided", "no practical difference", "0 of 3 pairs"]
     assert headline(several(*mix)) == (
         "Of the 5 comparisons, 1 is decided in favour, 1 against, 1 as no practical difference"
@@ -210,6 +214,8 @@ def test_the_sentences_carry_the_headline() -> None:
     assert found[2] == "A true difference of 2.0 points would be found with 80 %."
     early = sentences(layout("0 of 3 pairs", "0 of 3 pairs", "0 of 3 pairs"))
     assert early[-1] == "A verdict needs exactly the 3 planned trials per cell."
+    two = sentences(several("undecided", "undecided"))  # what holds for one is not said of both
+    assert (len(two), "80 %" in "".join(two)) == (2, False)
 
 
 @pytest.mark.parametrize("verdict", VERDICTS)
@@ -244,28 +250,24 @@ def test_a_bare_number_is_named_with_its_axis() -> None:
     assert "batch size 128 against batch size 16" in text or "batch size 128 is" in text
 
 
-def complete() -> StudyResults:
+def test_real_trials_give_the_headline_of_their_verdict() -> None:
     scale = Scale("full", "As published.", repetitions=3, comparable=True)
     low, high = [90.0, 91.0, 90.5], [95.0, 96.1, 95.4]
-    return results(low, high, low, high, scale=scale)
-
-
-def test_real_trials_give_the_headline_of_their_verdict() -> None:
-    found = Layout.of(complete())
+    found = Layout.of(results(low, high, low, high, scale=scale))
     assert [row.verdict for row in found.claims][-1] == "better"
     assert headline(found) == "sbs is shown to beat sgd"
-
-
-def test_what_holds_for_one_comparison_is_not_said_of_several() -> None:
-    found = sentences(several("undecided", "undecided"))
-    assert len(found) == 2
-    assert not any("80 %" in text for text in found)
 
 
 def test_a_claim_is_named_in_full_whatever_its_name_holds() -> None:
     found = Layout.of(collect(STUDIES["readings"], SCALES["demo"], "nowhere"))
     names = [one.name for _, rows in forest(found).groups for one in rows]
     assert names == [claim.name for claim in STUDIES["readings"].claims]
+
+
+def grown(study: Study = GROWTH) -> Layout:
+    """Return a study of a gain that grows as data shrink."""
+    low, high = [50.0, 51.0, 52.0], [51.0, 53.0, 53.5]
+    return Layout.of(results(*[low, high, low, high] * 2, study=study))
 
 
 @pytest.mark.parametrize(
@@ -278,18 +280,14 @@ def test_a_claim_is_named_in_full_whatever_its_name_holds() -> None:
     ],
 )
 def test_a_gain_is_called_a_gain(verdict: str, says: str) -> None:
-    low, high = [50.0, 51.0, 52.0], [51.0, 53.0, 53.5]
-    found = Layout.of(results(*[low, high, low, high] * 2, study=GROWTH))
-    row = judged(found.claims[0], verdict)
+    row = judged(grown().claims[0], verdict)
     assert clause([row]).startswith(f"{says} that at share 0.5")
     assert "better" not in numbers(row)
     assert ("above that at share 0.5" in numbers(row)) == (verdict != "worse")
-    assert forest(found).groups[0][1][0].seeds == found.claims[0].by_seed
 
 
 def test_one_place_is_not_called_an_average() -> None:
-    low, high = [50.0, 51.0, 52.0], [51.0, 53.0, 53.5]
-    found = Layout.of(results(*[low, high, low, high] * 2, study=GROWTH))
+    found = grown()
     one = replace(judged(found.claims[0], "better"), ahead=(1, 1))
     assert numbers(one).startswith("The gain of SBS over SGD at share 0.25 is 1.00 points above")
     assert named(found, one, under_claim=True) == "the whole table"
@@ -301,8 +299,7 @@ def test_one_place_is_not_called_an_average() -> None:
 def test_a_gain_does_not_share_a_clause_with_what_is_no_gain() -> None:
     own = Claim(axis="method", better="SBS", than="SGD")
     study = GROWTH.model_copy(update={"claims": [own, *GROWTH.claims]})
-    low, high = [50.0, 51.0, 52.0], [51.0, 53.0, 53.5]
-    text = headline(Layout.of(results(*[low, high, low, high] * 2, study=study)))
+    text = headline(grown(study))
     assert "SBS" in text.split(";")[0]
     assert "the gain of" in text.lower() or text.startswith(("Of the", "None of", "No verdict"))
 

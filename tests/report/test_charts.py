@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stochbatch.report.charts import LABEL, Span, apart, around, curves, forest, heats, strips
+from stochbatch.report.charts import LABEL, Span, apart, around, curves, forest, strips
+from stochbatch.report.heat_maps import heats
 from stochbatch.report.layout import Layout
 from stochbatch.report.palette import COLOURS, FREE, colours
 from stochbatch.report.tables import claims, claims_in_full
@@ -27,10 +28,10 @@ def test_a_comparison_has_the_seeds_that_its_mean_is_of() -> None:
     )
     ((_, rows),) = forest(found).groups
     whole, first, _ = rows
-    assert list(first.seeds.values()) == [1.0, 2.0, 3.0]
-    assert list(whole.seeds.values()) == [1.0, 1.5, 3.5]
+    assert list(first.row.by_seed.values()) == [1.0, 2.0, 3.0]
+    assert list(whole.row.by_seed.values()) == [1.0, 1.5, 3.5]
     for one in rows:
-        assert math.fsum(one.seeds.values()) / 3 == pytest.approx(one.row.difference)
+        assert math.fsum(one.row.by_seed.values()) / 3 == pytest.approx(one.row.difference)
     assert "By seed: +1.00, +2.00, +3.00" in first.tip
     assert (whole.name, first.name) == ("all 2 places", "batch size 16")
 
@@ -38,7 +39,9 @@ def test_a_comparison_has_the_seeds_that_its_mean_is_of() -> None:
 def test_the_published_difference_is_drawn_where_both_sides_have_one() -> None:
     both = Layout.of(results([90.0], [91.0], published=Published(80.0, 81.0)))
     assert [one.published for one in forest(both).groups[0][1]] == [0.0, 0.0, 0.0]
+    assert "published" in claims(both).head
     none = Layout.of(results([90.0], [91.0]))
+    assert "published" not in claims(none).head
     assert [one.published for one in forest(none).groups[0][1]] == [None] * 3
 
 
@@ -60,11 +63,6 @@ def test_published_differences_are_those_of_the_article_s_tables() -> None:
     assert published["less sensitive to the batch size"] == pytest.approx(sum(grown) / 9, abs=1e-9)
     assert published["against Entropy-SGD"] is None
     assert published["against Entropy-SGD as printed"] > 0
-    assert "published" in claims(comparison).head
-
-
-def test_a_table_without_published_differences_has_no_column_of_them() -> None:
-    assert "published" not in claims(Layout.of(results([90.0], [91.0]))).head
 
 
 def test_the_range_is_symmetric_and_an_outlier_does_not_squeeze_the_rest() -> None:
@@ -186,11 +184,11 @@ def test_the_map_of_a_real_run_has_what_its_metrics_have() -> None:
     assert left_out == []
 
 
-def test_a_layer_that_never_moved_is_told_by_its_batches() -> None:
+def test_a_layer_that_never_moved_is_told_by_its_batches_and_no_number_is_a_gap() -> None:
     steps = math.ceil(999 / 16)
     still = layer("a", 0.25, batches=(steps + 1) / 2)
-    found, _ = heats(Layout.of(study([still], [layer("a", 0.25)])))
-    assert found[0].rows == [("a", 3, [-1.0, 0.25])]
+    found, _ = heats(Layout.of(study([still], [layer("a", None)], [layer("a", 0.25)])))
+    assert found[0].rows == [("a", 3, [-1.0, None, 0.25])]
 
 
 def test_a_trial_without_a_number_does_not_take_it_from_the_others() -> None:
@@ -200,11 +198,6 @@ def test_a_trial_without_a_number_does_not_take_it_from_the_others() -> None:
     cells = (replace(cell, outcomes=(cell.outcomes[0], broken)), *whole.cells[1:])
     found, _ = heats(Layout.of(replace(whole, cells=cells)))
     assert found[0].rows == [("a", 3, [0.25, 0.5])]
-
-
-def test_an_epoch_without_numbers_is_a_gap_in_its_place() -> None:
-    found, _ = heats(Layout.of(study([layer("a", None)], [layer("a", 0.5)])))
-    assert found[0].rows == [("a", 3, [None, 0.5])]
 
 
 def test_very_many_layers_are_shown_by_kind_and_many_epochs_in_steps() -> None:

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from stochbatch.report import learning_curve
-from stochbatch.report.curve import CurveError, batches, draw
+from stochbatch.report.curve import CurveError, draw
 from stochbatch.training import Trial
 from tests.trained import trained
 
@@ -69,39 +69,19 @@ def test_a_run_whose_plugin_is_missing_goes_by_its_name() -> None:
     assert draw([run]).get_suptitle() == "gone: vgg_tiny on digits, seed 3"
 
 
-def test_a_diverged_run_has_a_curve_as_far_as_it_went(tmp_path: Path) -> None:
+def test_a_diverged_run_has_a_curve_as_far_as_it_went() -> None:
     read = made_up([line(0), line(1, train_loss=None, test_loss=None)])
-    learning_curve([read], tmp_path / "curve.png")
     assert [list(drawn.get_xdata()) for drawn in draw([read]).axes[1].lines] == [[1], [1]]
 
 
-def test_epochs_without_an_evaluation_are_bridged_and_not_drawn_as_zero(tmp_path: Path) -> None:
+def test_epochs_without_an_evaluation_are_bridged_and_not_drawn_as_zero() -> None:
     without = [{"epoch": epoch, "lr": 1.0, "train_accuracy": 50.0} for epoch in range(4)]
+    test, _ = draw([made_up(without)]).axes[0].lines
+    assert list(test.get_xdata()) == []
     without[1]["test_accuracy"], without[3]["test_accuracy"] = 60.0, 70.0
-    read = made_up(without)
-    learning_curve([read], tmp_path / "curve.png")
-    test, train = draw([read]).axes[0].lines
+    test, train = draw([made_up(without)]).axes[0].lines
     assert list(zip(test.get_xdata(), test.get_ydata(), strict=True)) == [(2, 60.0), (4, 70.0)]
     assert list(train.get_xdata()) == [1, 2, 3, 4]
-
-
-def test_a_run_that_has_not_been_evaluated_yet_has_its_training_curve() -> None:
-    read = made_up([{"epoch": 0, "lr": 1.0, "train_accuracy": 50.0, "train_loss": 1.0}])
-    test, train = draw([read]).axes[0].lines
-    assert (list(test.get_xdata()), list(train.get_ydata())) == ([], [50.0])
-
-
-def test_layers_without_numbers_are_left_out_of_the_mean() -> None:
-    layers = [
-        {"kind": "conv", "size": 1, "batches": 2.0},
-        {"kind": "conv", "size": 9, "batches": None},
-    ]
-    assert batches([{"layers": layers}]) == {"conv": [2.0]}
-
-
-def test_without_an_epoch_there_is_no_curve(tmp_path: Path) -> None:
-    with pytest.raises(CurveError, match="before the first epoch is done"):
-        learning_curve([made_up([])], tmp_path / "curve.png")
 
 
 @pytest.mark.parametrize("name", ["curve.svg", "curve.pdf"])
@@ -109,11 +89,16 @@ def test_other_formats_go_by_the_name(tmp_path: Path, name: str) -> None:
     assert learning_curve([made_up([line(0)])], tmp_path / name).stat().st_size > 1000
 
 
-def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CurveError, match="curve.bmp: a curve is one of .png, .svg, .pdf"):
-        learning_curve([made_up([line(0)])], tmp_path / "curve.bmp")
-
-
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CurveError, match="cannot write .*none/curve.png: No such file"):
-        learning_curve([made_up([line(0)])], tmp_path / "none" / "curve.png")
+@pytest.mark.parametrize(
+    ("metrics", "name", "message"),
+    [
+        ([], "curve.png", "before the first epoch is done"),
+        ([line(0)], "curve.bmp", "curve.bmp: a curve is one of .png, .svg, .pdf"),
+        ([line(0)], "none/curve.png", "cannot write .*none/curve.png: No such file"),
+    ],
+)
+def test_what_cannot_be_drawn_is_one_line(
+    metrics: list[dict[str, Any]], name: str, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(CurveError, match=message):
+        learning_curve([made_up(metrics)], tmp_path / name)

@@ -8,11 +8,10 @@ from typing import Any
 
 import matplotlib
 
-from stochbatch.report.charts import MANY, groups, lines
-from stochbatch.report.figures import gallery
+from stochbatch.report.charts import MANY, LeftOut, groups, lines, over_trials
+from stochbatch.report.figures import Sketch, gallery
 from stochbatch.report.layout import Layout
 from stochbatch.report.page import OURS
-from stochbatch.report.plotting import Sketch, over_trials
 from stochbatch.studies import SCALES, STUDIES, CellOutcomes, Outcome, Scale, Study, StudyResults
 from tests.studies.test_statistics import result, with_metrics
 from tests.studies.test_statistics import results as two_by_two
@@ -55,6 +54,7 @@ def test_a_curve_has_gaps_where_no_trial_was_evaluated() -> None:
 
 
 def test_many_lines_are_shared_out_among_panels_and_named_in_full() -> None:
+    assert len(named(two_by_two([90.0], [80.0]))["curves-16"].figure().axes) == 1
     study = STUDIES["readings"]
     figure = named(made_up(study, SCALES["demo"], epochs(0.1, 0.1)))["curves-accuracy"].figure()
     labels = [[line.get_label() for line in panel.lines] for panel in figure.axes if panel.axison]
@@ -66,10 +66,6 @@ def test_many_lines_are_shared_out_among_panels_and_named_in_full() -> None:
     box = figure.legends[0].get_window_extent()
     assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
     assert all(panel.get_window_extent().height > 150 for panel in figure.axes)
-
-
-def test_few_lines_are_in_one_panel() -> None:
-    assert len(named(two_by_two([90.0], [80.0]))["curves-16"].panels) == 1
 
 
 def test_without_any_evaluation_there_is_no_curve() -> None:
@@ -126,23 +122,25 @@ def test_a_schedule_that_was_not_run_is_left_out_of_the_figure() -> None:
 
 
 def test_of_many_groups_the_first_batch_size_is_drawn_as_in_the_article() -> None:
+    """What is left out is said, with the options that draw it."""
     results = made_up(STUDIES["partial-data"], SCALES["demo"], epochs(0.1))
-    curves = [name for name in named(results) if name.startswith("curves")]
-    assert curves == [f"curves-vgg-tiny-16-{share}" for share in ("0.5", "0.25", "0.125")]
 
+    def drawn(*sizes: str) -> tuple[list[str], list[LeftOut]]:
+        cells = [
+            cell
+            if cell.cell.coordinates["batch size"] in sizes
+            else replace(cell, outcomes=tuple(replace(o, result=None) for o in cell.outcomes))
+            for cell in results.cells
+        ]
+        found = replace(results, cells=tuple(cells))
+        return list(named(found)), groups(Layout.of(found))[1]
 
-def test_what_is_left_out_is_said_with_the_options_that_draw_it() -> None:
-    results = made_up(STUDIES["partial-data"], SCALES["demo"], epochs(0.1))
-    (left_out,) = groups(Layout.of(results))[1]
+    shares = ("0.5", "0.25", "0.125")
+    names, (left_out,) = drawn("16", "32", "64", "128")
+    assert names == [f"curves-vgg-tiny-16-{share}" for share in shares]
     assert left_out.text.startswith("curves of other batch sizes than 16,")
     assert left_out.options == "--only 'batch size=32'"
-    narrowed = replace(results, cells=tuple(_of_batch_size(results, "32")))
-    assert "curves-vgg-tiny-32-0.5" in named(narrowed)
-    assert groups(Layout.of(narrowed))[1] == []
-
-
-def _of_batch_size(results: StudyResults, label: str) -> list[CellOutcomes]:
-    return [cell for cell in results.cells if cell.cell.coordinates["batch size"] == label]
+    assert drawn("128") == ([f"curves-vgg-tiny-128-{share}" for share in shares], [])
 
 
 def test_of_more_than_six_places_six_are_drawn_and_the_rest_is_said() -> None:
@@ -168,47 +166,6 @@ def test_of_more_than_six_places_six_are_drawn_and_the_rest_is_said() -> None:
     assert left_out.options == "--only rate=7"
 
 
-def test_groups_without_a_trial_do_not_count() -> None:
-    results = made_up(STUDIES["partial-data"], SCALES["demo"], epochs(0.1))
-    cells = tuple(
-        cell
-        if cell.cell.coordinates["batch size"] == "128"
-        else replace(cell, outcomes=tuple(replace(o, result=None) for o in cell.outcomes))
-        for cell in results.cells
-    )
-    layout = Layout.of(replace(results, cells=cells))
-    assert [one.name for one in gallery(layout)][:1] == ["curves-vgg-tiny-128-0.5"]
-    assert groups(layout)[1] == []
-
-
-def test_labels_that_make_one_file_name_have_figures_of_their_own() -> None:
-    study = Study.from_text(
-        """
-        title = "Signs"
-        [[axes]]
-        name = "sign"
-        points = [{ label = "a +1", lr = 0.1 }, { label = "a -1", lr = 0.2 }]
-        [[axes]]
-        name = "method"
-        field = "method"
-        values = ["sgd"]
-        """,
-        "signs",
-    )
-    assert list(named(made_up(study, SCALES["paper"], epochs(0.1)))) == [
-        "curves-a-1",
-        "curves-a-1-2",
-    ]
-
-
-def test_a_report_leaves_the_settings_of_matplotlib_alone() -> None:
-    import matplotlib
-
-    before = dict(matplotlib.rcParams)
-    named(two_by_two([90.0], [80.0]))["curves-16"].saved()
-    assert dict(matplotlib.rcParams) == before
-
-
 ODD = ("a", "a!", "a 2", "a $x_$", "$5 and $6", "_hidden", "long " * 30, "x" * 220)
 
 
@@ -223,15 +180,13 @@ def odd_study() -> StudyResults:
     return made_up(study, SCALES["paper"], epochs(0.1, 0.2))
 
 
-def test_any_label_has_a_file_of_its_own() -> None:
-    names = [name for name in named(odd_study()) if name.startswith("curves-")]
-    assert len(names) == MANY
-    assert max(map(len, names)) <= 110
-    assert all(OURS.fullmatch(f"figures/{name}.png") for name in names)
-
-
-def test_any_label_is_in_the_legend_and_within_the_picture() -> None:
-    figure = gallery(Layout.of(odd_study()))[0].figure()
+def test_any_label_has_a_file_of_its_own_and_is_in_the_legend_within_the_picture() -> None:
+    sketches = named(odd_study())
+    assert list(sketches)[:3] == ["curves-a", "curves-a-2", "curves-a-2-2"]
+    assert len(sketches) == MANY
+    assert max(map(len, sketches)) <= 110
+    assert all(OURS.fullmatch(f"figures/{name}.png") for name in sketches)
+    figure = sketches["curves-a"].figure()
     (legend,) = figure.legends
     texts = [" ".join(text.get_text().split()) for text in legend.get_texts()]
     assert [text.replace(" ", "") for text in texts] == [label.replace(" ", "") for label in ODD]
@@ -240,7 +195,7 @@ def test_any_label_is_in_the_legend_and_within_the_picture() -> None:
     assert legend.get_window_extent().x1 <= figure.bbox.x1
 
 
-def test_a_reader_s_own_settings_change_nothing() -> None:
+def test_a_reader_s_own_settings_change_nothing_and_are_left_alone() -> None:
     sketch = gallery(Layout.of(two_by_two([90.0, 92.0], [80.0])))[0]
     usual = sketch.saved()
     dark = {
@@ -249,5 +204,7 @@ def test_a_reader_s_own_settings_change_nothing() -> None:
         **{"lines.linewidth": 9.0, "axes.grid": True, "font.size": 20.0},
     }
     with matplotlib.rc_context(dark):
+        before = dict(matplotlib.rcParams)
         changed = sketch.saved()
-    assert changed["png"] == usual["png"]
+        assert dict(matplotlib.rcParams) == before
+    assert changed == usual

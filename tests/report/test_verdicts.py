@@ -58,10 +58,6 @@ def test_the_page_names_both_sides_and_how_they_were_chosen(folder: Path) -> Non
         assert str(claim) in text
 
 
-def rows(layout: Layout) -> list[list[str]]:
-    return claims(layout).rows
-
-
 def test_markdown_and_latex_name_them_too(folder: Path) -> None:
     lines = (folder / "table.md").read_text(encoding="utf-8").splitlines()
     start = "| tuned | 16 | – |"  # noqa: RUF001
@@ -70,7 +66,8 @@ def test_markdown_and_latex_name_them_too(folder: Path) -> None:
     assert line.startswith(f"{start} {sides} | 3")
     text = (folder / "table.tex").read_text(encoding="utf-8")
     assert f"    tuned & 16 & -- & {sides.replace('|', '&')} & 3" in text
-    assert {row[0] for row in rows(Layout.of(several()))} == {claim.name for claim in STUDY.claims}
+    names = {row[0] for row in claims(Layout.of(several())).rows}
+    assert names == {claim.name for claim in STUDY.claims}
 
 
 def test_a_single_claim_between_two_labels_needs_neither_names_nor_a_choice() -> None:
@@ -87,19 +84,16 @@ def test_a_side_with_more_labels_is_said_to_have_an_advantage() -> None:
     assert UNEQUAL in claims(Layout.of(results(LOW, study=study))).caption
 
 
-def test_labels_that_were_narrowed_away_are_not_said_to_lack_trials() -> None:
+def test_labels_that_were_narrowed_away_are_left_out_and_not_said_to_lack_trials() -> None:
     only = {"run": ["sbs 2", "sgd 1", "sgd 2"], "batch size": ["16"]}
     layout = Layout.of(results(LOW, [], HIGH, study=STUDY, only=only))
-    assert rows(layout)[0][2:4] == [
+    assert claims(layout).rows[0][2:4] == [
         "sbs 2 (best of 1, 1 left out)",
         "sgd 1 (best of 1, 1 with fewer trials)",
     ]
-
-
-def test_a_baseline_that_was_narrowed_away_is_named_as_left_out() -> None:
     found = results(LOW, study=STUDY, only={"run": ["sbs 1", "sbs 2"]})
     sides = ["sbs 1 (best of 1, 1 with fewer trials)", "sgd 1 or sgd 2 (left out)"]
-    assert rows(Layout.of(found))[0][3:5] == sides
+    assert claims(Layout.of(found)).rows[0][3:5] == sides
 
 
 def test_that_few_test_images_are_counted_in_is_said_where_they_are() -> None:

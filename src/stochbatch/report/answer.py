@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Literal
 
 from stochbatch.report.formatting import minus, number, signed
@@ -67,11 +68,8 @@ def main_rows(layout: Layout, claim: Claim | None = None) -> list[ClaimStatistic
     """
     if claim is None:
         primary = [row for row in layout.claims if row.family == "primary"]
-        return primary or [row for one in layout.results.study.claims for row in _main(layout, one)]
-    return _main(layout, claim)
-
-
-def _main(layout: Layout, claim: Claim) -> list[ClaimStatistics]:
+        claims = layout.results.study.claims
+        return primary or [row for one in claims for row in main_rows(layout, one)]
     rows = [row for row in layout.claims if row.claim == claim]
     return [row for row in rows if row.ahead] or rows
 
@@ -81,13 +79,29 @@ def headline(layout: Layout) -> str:
     rows = main_rows(layout)
     if not rows:
         return layout.results.study.title
-    claims = list(dict.fromkeys(row.claim for row in rows))
-    groups = [[row for row in rows if row.claim == claim] for claim in claims]
-    text = "; ".join(_merged(groups))
+    text = "; ".join(_clauses(rows))
     if len(text) > LONGEST:
         text = counted(rows)
     part = "cells" in layout.results.narrowed
     return f"In this part of the study: {text}" if part else text
+
+
+def facts(layout: Layout) -> list[tuple[int, str]]:
+    """Return what is counted under the headline: comparisons, verdicts and trials."""
+    verdicts = Counter(row.verdict for row in layout.claims)
+    over = sum(1 for one in layout.trials if one.result)
+    return [
+        *([(len(layout.claims), "comparisons")] if layout.claims else []),
+        *((count, counted_as(one)) for one, count in verdicts.items()),
+        (over, f"of {len(layout.trials)} trials over"),
+        *((layout.counts[one], one) for one in ("diverged", "failed") if layout.counts[one]),
+    ]
+
+
+def decided(layout: Layout) -> str:
+    """Return a title for all comparisons, which counts those that are decided."""
+    any_decided = any(kind(row) in COUNTED for row in layout.claims)
+    return counted(layout.claims) if any_decided else "All comparisons"
 
 
 def counted(rows: Rows) -> str:
@@ -104,35 +118,34 @@ def counted(rows: Rows) -> str:
     return f"Of {several}, {', '.join([first, *(f'{n} {text}' for n, text in more)])}"
 
 
-def _merged(groups: Sequence[Rows]) -> list[str]:
+def _clauses(rows: Rows) -> list[str]:
     """Return a clause per claim; what has the same verdict against the same is one clause."""
-    found: dict[object, list[Rows]] = {}
-    for position, rows in enumerate(groups):
-        first = rows[0]
-        plain = len(rows) == 1 and not (
-            first.claim.best or first.claim.chooses or first.claim.grows
-        )
-        same = (first.claim.axis, first.claim.than, kind(first), _yet(rows)) if plain else position
-        found.setdefault(same, []).append(rows)
+    claims: dict[Claim, list[ClaimStatistics]] = {}
+    for row in rows:
+        claims.setdefault(row.claim, []).append(row)
+    merged: dict[object, list[list[ClaimStatistics]]] = {}
+    for claim, its in claims.items():
+        plain = len(its) == 1 and not (claim.best or claim.chooses or claim.grows)
+        same = (claim.axis, claim.than, kind(its[0]), _yet(its)) if plain else claim
+        merged.setdefault(same, []).append(its)
     return [
-        clause(group[0])
-        if len(group) == 1
-        else _sentence(
-            kind(group[0][0]),
-            " and ".join(_name(rows[0].claim, rows[0].claim.better) for rows in group),
-            _name(group[0][0].claim, group[0][0].claim.than),
-            _yet(group[0]),
-            several=True,
-        )
-        for group in found.values()
+        clause(group[0]) if len(group) == 1 else _shared_clause([rows[0] for rows in group])
+        for group in merged.values()
     ]
+
+
+def _shared_clause(rows: Rows) -> str:
+    """Return what was found on several claims against the same."""
+    subject = " and ".join(_sides(row.claim)[0] for row in rows)
+    _, rest = _sides(rows[0].claim)
+    return _sentence(kind(rows[0]), subject, rest, _yet(rows), several=True)
 
 
 def clause(rows: Rows) -> str:
     """Return what was found on one claim, in one place or in several."""
     first, kinds = rows[0], Counter(map(kind, rows))
     claim, places = first.claim, len(rows)
-    subject, rest = _name(claim, claim.better), _name(claim, claim.than)
+    subject, rest = _sides(claim)
     best = f"the best of {first.baseline_present + first.present}"
     if len(kinds) > 1:
         what = f"{subject} as {best}" if claim.best else f"{subject} against {rest}"
@@ -185,23 +198,28 @@ def _reason(row: ClaimStatistics) -> str:
     return f"{row.pairs} of {row.planned} pairs of trials are over"
 
 
-def _name(claim: Claim, labels: Sequence[str]) -> str:
-    """Return a side of a claim; a bare number with its axis."""
+def _sides(claim: Claim) -> tuple[str, str]:
+    """Return both sides of a claim; a bare number with its axis."""
     if claim.grows:
-        return claim.sides[0 if labels == claim.better else 1]
-    named = [f"{claim.axis} {one}" if re.match(r"[-\d.]", one) else one for one in labels]
-    return named[0] if len(named) == 1 else f"one of {len(named)}"
+        return claim.sides
+    return _one_of(claim.axis, claim.better), _one_of(claim.axis, claim.than)
+
+
+def _one_of(axis: str, labels: Sequence[str]) -> str:
+    if len(labels) > 1:
+        return f"one of {len(labels)}"
+    return f"{axis} {labels[0]}" if re.match(r"[-\d.]", labels[0]) else labels[0]
 
 
 def sentences(layout: Layout) -> list[str]:
     """Return the numbers behind the headline in two or three sentences."""
     rows = main_rows(layout)
-    known = [row for row in rows if row.difference is not None]
+    known = [(row.difference, row) for row in rows if row.difference is not None]
     if len(rows) <= 2:
         found = [numbers(row) for row in rows]
     elif known:
-        ends = [min(known, key=_difference), max(known, key=_difference)]
-        low, high = (f"{signed(one.difference)} ({named(layout, one)})" for one in ends)
+        ends = [end(known, key=itemgetter(0)) for end in (min, max)]
+        low, high = (f"{signed(size)} ({named(layout, row)})" for size, row in ends)
         found = [f"The differences are from {low} to {high} points, paired by seed."]
     else:
         found = ["No pair of trials is over yet."]
@@ -210,16 +228,12 @@ def sentences(layout: Layout) -> list[str]:
     return [minus(text) for text in found if text]
 
 
-def _difference(row: ClaimStatistics) -> float:
-    return row.difference or 0.0
-
-
 def named(layout: Layout, row: ClaimStatistics, under_claim: bool = False) -> str:
     """Return a few words for a comparison: its claim, if there are several, and its place."""
     several = len(layout.results.study.claims) > 1 and not under_claim
     claim = row.claim
-    pair = f"{_name(claim, claim.better)} against {_name(claim, claim.than)}"
-    where = [f"{axis} {label}" for axis, label in row.place.items() if len(layout.labels(axis)) > 1]
+    pair = " against ".join(_sides(claim))
+    where = layout.told_apart(row.place)
     if row.ahead:
         where = [f"all {row.ahead[1]} places" if row.ahead[1] > 1 else "the whole table"]
     return ", ".join(([claim.name or pair] if several or not where else []) + where)
@@ -228,7 +242,7 @@ def named(layout: Layout, row: ClaimStatistics, under_claim: bool = False) -> st
 def numbers(row: ClaimStatistics) -> str:
     """Return a comparison's difference in a sentence."""
     claim = row.claim
-    subject, rest = _name(claim, claim.better), _name(claim, claim.than)
+    subject, rest = _sides(claim)
     if row.cell and (claim.chooses or claim.best):
         subject = row.cell.coordinates[claim.axis]
         rest = row.baseline.coordinates[claim.axis] if row.baseline else rest
@@ -252,11 +266,6 @@ def numbers(row: ClaimStatistics) -> str:
     return f"{text}."
 
 
-def _places_of(some: int, count: int) -> str:
-    """Return how many places of all there are, as words."""
-    return f"{some} {'place' if some == 1 else 'places'} of {count}"
-
-
 def _around(layout: Layout, row: ClaimStatistics) -> list[str]:
     """Return what else a reader must know about a comparison."""
     study, found = layout.results.study, []
@@ -265,10 +274,8 @@ def _around(layout: Layout, row: ClaimStatistics) -> list[str]:
         there = [one for one in differences if one is not None]
         if there and len(there) < row.ahead[1]:
             ends = [signed(end) for end in dict.fromkeys((min(there), max(there)))]
-            found.append(
-                f"In the {_places_of(len(there), row.ahead[1])} run so far the difference is "
-                f"{' to '.join(ends)} points."
-            )
+            which = f"{len(there)} {'place' if len(there) == 1 else 'places'} of {row.ahead[1]}"
+            found.append(f"In the {which} run so far the difference is {' to '.join(ends)} points.")
         elif there:
             found.append(
                 f"It is ahead in {row.ahead[0] or 'none'} of {row.ahead[1]} places; "

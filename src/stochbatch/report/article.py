@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from stochbatch.report import answer, charts, provenance, tables
+from stochbatch.report import answer, charts
 from stochbatch.report.formatting import between, minus, signed
 from stochbatch.report.layout import Layout
 from stochbatch.report.page import PAGE, rendered, written
@@ -29,11 +29,6 @@ class Rerun:
     number: int
     layout: Layout
 
-    @property
-    def name(self) -> str:
-        """The study's name."""
-        return self.layout.results.study.name
-
     @cached_property
     def over(self) -> int:
         """How many trials are over."""
@@ -42,9 +37,7 @@ class Rerun:
     @property
     def title(self) -> str:
         """What was found, or that nothing was run."""
-        if not self.over:
-            return "not run"
-        return minus(answer.headline(self.layout))
+        return minus(answer.headline(self.layout)) if self.over else "not run"
 
     @cached_property
     def main(self) -> list[tuple[str, list[charts.Comparison]]]:
@@ -55,18 +48,12 @@ class Rerun:
             groups.setdefault(title, []).append(charts.comparison(self.layout, row))
         return list(groups.items())
 
-    @cached_property
-    def run(self) -> charts.Forest | None:
+    @property
+    def run(self) -> list[tuple[str, list[charts.Comparison]]]:
         """All comparisons of which some pair has been run."""
         groups = charts.forest(self.layout).groups
         groups = [(title, [one for one in rows if one.row.pairs]) for title, rows in groups]
-        groups = [(title, rows) for title, rows in groups if rows]
-        return charts.drawn(groups) if groups else None
-
-    @property
-    def accuracy(self) -> Table:
-        """The table itself."""
-        return tables.accuracy(self.layout)
+        return [(title, rows) for title, rows in groups if rows]
 
 
 def _claimed(claim: Claim) -> str:
@@ -115,24 +102,17 @@ def headline(every: Sequence[Rerun]) -> str:
 
 def page(every: Sequence[Rerun], cell: Layout) -> str:
     """Return the page."""
-    strips, span = charts.strips(cell)
-    trials = [one for layout in (*(table.layout for table in every), cell) for one in layout.trials]
-    trials = list({one.trial.hash: one for one in trials}.values())
-    scale = every[0].layout.results.scale
+    layouts = [*(table.layout for table in every), cell]
+    trials = {one.trial.hash: one for layout in layouts for one in layout.trials}.values()
     return rendered(
         "article.html.jinja",
         headline=headline(every),
-        scale=scale,
+        scale=every[0].layout.results.scale,
         every=every,
         counts=Counter(one.status for one in trials),
         forest=charts.drawn([group for table in every for group in table.main]),
         cell=cell,
-        cell_title=minus(answer.headline(cell)),
-        cell_sentences=answer.sentences(cell),
-        cell_forest=charts.forest(cell),
-        strips=strips,
-        span=span,
-        environment=provenance.facts([one for one in trials if one.result]),
+        trials=trials,
     )
 
 
@@ -142,8 +122,7 @@ def summary(every: Sequence[Rerun]) -> str:
         [
             title,
             one.name,
-            minus(signed(one.published)),
-            minus(signed(one.row.difference)),
+            *map(minus, (signed(one.published), signed(one.row.difference))),
             minus(between(one.row.interval)),
             f"{one.row.pairs} of {one.row.planned}",
             one.row.verdict,

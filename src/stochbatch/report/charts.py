@@ -6,14 +6,12 @@ import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import zip_longest
+from typing import NamedTuple
 
 from stochbatch.report.answer import Kind, kind, named
 from stochbatch.report.formatting import minus, number, signed
 from stochbatch.report.layout import BATCH_SIZE, Group, Layout
-from stochbatch.report.plotting import Point, over_trials
-from stochbatch.studies.outcome import Outcome
-from stochbatch.studies.results import CellOutcomes
 from stochbatch.studies.statistics import CellStatistics, ClaimStatistics, accuracies
 
 MANY = 6
@@ -22,8 +20,9 @@ HEIGHT, LABEL = 232, 17
 """Pixels of a panel, and of a label beside a line."""
 BRIEF = 11
 """Letters of a label where there is little room."""
-COLUMNS, ROWS = 12, 40
-"""Epochs of a heat map; with more layers than this its rows are kinds of layers."""
+
+Point = tuple[int, float, float, float]
+"""An epoch, and the lowest, the mean and the highest number of the trials there."""
 
 
 @dataclass(frozen=True)
@@ -36,15 +35,9 @@ class Span:
 
     def at(self, value: float) -> float:
         """Return where a value is: 0 at the low end, 1 at the high one."""
-        low, high, value = (
-            map(math.log, (self.low, self.high, value))
-            if self.log
-            else (
-                self.low,
-                self.high,
-                value,
-            )
-        )
+        low, high = self.low, self.high
+        if self.log:
+            low, high, value = map(math.log, (low, high, value))
         return (value - low) / (high - low) if high > low else 0.5
 
     def x(self, value: float) -> str:
@@ -102,16 +95,19 @@ class Comparison:
     """A row of the forest plot."""
 
     row: ClaimStatistics
-    kind: Kind
     name: str
     note: str
-    seeds: Mapping[int, float]
     published: float | None
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of its verdict."""
+        return kind(self.row)
 
     @property
     def tip(self) -> str:
         """All its numbers in words."""
-        row, seeds = self.row, ", ".join(map(signed, self.seeds.values()))
+        row, seeds = self.row, ", ".join(map(signed, self.row.by_seed.values()))
         lines = [f"By seed: {seeds}" if seeds else "No pair of trials is over yet"]
         if row.interval is not None:
             low, high = signed(row.interval.low), signed(row.interval.high)
@@ -165,7 +161,7 @@ def comparison(layout: Layout, row: ClaimStatistics) -> Comparison:
         if not claim.grows and done < row.ahead[1]:
             note = f"{done} of {row.ahead[1]} run"
     name = named(layout, row, under_claim=True)
-    return Comparison(row, kind(row), name, note, row.by_seed, layout.published(row))
+    return Comparison(row, name, note, layout.published(row))
 
 
 def _both_sides(rows: Sequence[Comparison]) -> Span:
@@ -230,32 +226,25 @@ class Strips:
 def strips(layout: Layout) -> tuple[list[Strips], Span]:
     """Return the results by place, and the range that they are drawn in."""
     axis = layout.line_axis
-    colours, found = layout.colours(axis), []
+    colours = layout.colours(axis)
     outcomes = {cell.cell.key: cell for cell in layout.results.cells}
+    found = []
     for group in layout.places(axis):
         rows = []
         for label in layout.labels(axis):
-            place = {**group, axis: label}
-            key = tuple(place[name] for name in layout.axes)
+            key = layout.key({**group, axis: label})
             if cell := outcomes.get(key):
                 seeds = accuracies(cell.outcomes)
                 missing = len(cell.outcomes) - len(cell.done)
                 rows.append(Strip(label, colours[label], layout.by_key[key], seeds, missing))
         sets = [set(row.seeds) for row in rows if row.seeds]
-        unequal = len({frozenset(one) for one in sets}) > 1
-        shared = set.intersection(*sets) if unequal else None
         if sets:
-            found.append(Strips(where(layout, group), rows, shared))
+            unequal = any(one != sets[0] for one in sets)
+            shared = set.intersection(*sets) if unequal else None
+            found.append(Strips(layout.where(group), rows, shared))
     every = [row for one in found for row in one.rows]
     values = [v for row in every if row.label in layout.compared for v in row.seeds.values()]
     return found, around(values or [v for row in every for v in row.seeds.values()])
-
-
-def where(layout: Layout, group: Group) -> str:
-    """Return a title of a panel: labels on the axes that have several."""
-    there = [f"{axis} {label}" for axis, label in group.items() if len(layout.labels(axis)) > 1]
-    text = ", ".join(there)
-    return text[:1].upper() + text[1:]
 
 
 # Curves.
@@ -283,21 +272,24 @@ class Curves:
     epochs: int
     height: int
 
+    @property
+    def x(self) -> Span:
+        """The epochs as an axis."""
+        return Span(1, max(2, self.epochs))
+
     def path(self, line: Line, span: Span) -> str:
         """Return a line as the path of a drawing that is 1000 wide."""
-        most = max(1, self.epochs - 1)
         at = [
-            f"{1000 * (x - 1) / most:.1f} {span.y(middle, self.height):g}"
-            for x, _, middle, _ in line.points
+            f"{1000 * self.x.at(epoch):.1f} {span.y(mean, self.height):g}"
+            for epoch, _, mean, _ in line.points
         ]
         return f"M{'L'.join(at if len(at) > 1 else at * 2)}"
 
     def ticks(self) -> list[tuple[int, str]]:
         """Return some epochs with their places in percent."""
         step = int(max(1, _step(self.epochs / 4)))
-        found = [1, *range(step, self.epochs - step // 2, step), self.epochs]
-        most = max(1, self.epochs - 1)
-        return [(one, f"{100 * (one - 1) / most:.2f}%") for one in sorted(set(found))]
+        found = {1, *range(step, self.epochs - step // 2, step), self.epochs}
+        return [(epoch, self.x.x(epoch)) for epoch in sorted(found)]
 
     def labels(self, span: Span) -> list[tuple[Line, str, float, float]]:
         """Return for each line its value, where it ends, and where its label stands."""
@@ -324,55 +316,62 @@ def apart(wanted: Sequence[float], height: float) -> list[float]:
     for place in wanted:
         found.append(max(place, found[-1] + LABEL if found else LABEL / 2))
     below = height - 5.0
-    for number_, place in reversed(list(enumerate(found))):
-        found[number_] = min(place, below)
-        below = found[number_] - LABEL
+    for at, place in reversed(list(enumerate(found))):
+        found[at] = min(place, below)
+        below = found[at] - LABEL
     return found
 
 
 def lines(layout: Layout, group: Group) -> list[Line]:
     """Return the curves of one place."""
     axis = layout.line_axis
-    colours, found = layout.colours(axis), []
-    for label, _, cell in layout.along(axis, group):
+    colours = layout.colours(axis)
+    found = []
+    for label, cell in layout.along(axis, group).items():
         curves = [one.result.curve for one in cell.done if one.result]
         if points := over_trials(curves):
-            ends = [[v for v in one if v is not None] for one in curves]
-            last = [one[-1] for one in ends if one]
-            found.append(Line(label, colours[label], label in layout.compared, points, last))
+            known = [[value for value in curve if value is not None] for curve in curves]
+            ends = [curve[-1] for curve in known if curve]
+            found.append(Line(label, colours[label], label in layout.compared, points, ends))
+    return found
+
+
+def over_trials(curves: Sequence[Sequence[float | None]]) -> list[Point]:
+    """Return epoch, lowest, mean and highest of the trials that have a number there.
+
+    Example:
+        >>> from stochbatch.report.charts import over_trials
+        >>> over_trials([[1.0, None, 2.0], [3.0]])
+        [(1, 1.0, 2.0, 3.0), (3, 2.0, 2.0, 2.0)]
+    """
+    found = []
+    for epoch, column in enumerate(zip_longest(*curves), 1):
+        there = [value for value in column if value is not None and not math.isnan(value)]
+        if there:
+            found.append((epoch, min(there), math.fsum(there) / len(there), max(there)))
     return found
 
 
 def curves(layout: Layout) -> tuple[list[Curves], Span]:
     """Return curves by place, six at most, and the range of accuracies that they share."""
     found: list[Curves] = []
+    values: list[float] = []
     for group in groups(layout)[0]:
-        there = lines(layout, group)
-        if there and len(found) < MANY:
+        if there := lines(layout, group):
             epochs = max(line.points[-1][0] for line in there)
             height = max(HEIGHT, LABEL * len(there) + 16)
-            found.append(Curves(where(layout, group), there, epochs, height))
-    values = [
-        value
-        for panel in found
-        for line in panel.lines
-        if line.hero or not any(one.hero for one in panel.lines)
-        for value in (
-            *line.ends,
-            *(middle for x, _, middle, _ in line.points if 2 * x > panel.epochs),
-        )
-    ]
+            found.append(Curves(layout.where(group), there, epochs, height))
+            for line in [one for one in there if one.hero] or there:
+                values += line.ends
+                values += [mean for epoch, _, mean, _ in line.points if 2 * epoch > epochs]
     return found, around(values)
 
 
-@dataclass(frozen=True)
-class LeftOut:
-    """Figures that are not drawn."""
+class LeftOut(NamedTuple):
+    """Figures that are not drawn: which and why, and options that draw the first of them."""
 
     text: str
-    """How many, of which kind, and why."""
     options: str
-    """With these a report draws the first of them."""
 
 
 def groups(layout: Layout) -> tuple[list[Group], list[LeftOut]]:
@@ -394,84 +393,3 @@ def groups(layout: Layout) -> tuple[list[Group], list[LeftOut]]:
 def options(group: Group) -> str:
     """Return the options of a command that keep only these labels."""
     return " ".join(f"--only {shlex.quote(f'{axis}={label}')}" for axis, label in group.items())
-
-
-# Layers: a heat map, which is a table.
-
-
-@dataclass(frozen=True)
-class Heat:
-    """How often the weights of each layer moved, for one cell of SBS."""
-
-    title: str
-    epochs: list[int]
-    rows: list[tuple[str, int, list[float | None]]]
-    """Name, number of weights and update probability by epoch; -1 where no weight moved."""
-
-
-def heats(layout: Layout, most: int = 2) -> tuple[list[Heat], list[LeftOut]]:
-    """Return the layers of the first cells that have any, and which cells are left out."""
-    axis = layout.line_axis
-    found: list[tuple[Group, Any]] = []
-    for group in layout.places(axis):
-        for label, _, cell in layout.along(axis, group):
-            place = {**group, axis: label}
-            if len(found) < most:
-                rows = _layers(cell)
-                found += [(place, rows)] if rows else []
-            elif layout.by_key[cell.cell.key].update_probability is not None:
-                return _heats(layout, found), [LeftOut("layers of other cells", options(place))]
-    return _heats(layout, found), []
-
-
-def _heats(layout: Layout, found: list[tuple[Group, Any]]) -> list[Heat]:
-    heats = []
-    for place, rows in found:
-        count = max(len(values) for _, _, values in rows)
-        step = max(1, math.ceil(count / COLUMNS))
-        kept = list(range(count - 1, -1, -step))[::-1]
-        short_rows = [(n, size, [values[e] for e in kept]) for n, size, values in rows]
-        heats.append(Heat(where(layout, place), [epoch + 1 for epoch in kept], short_rows))
-    return heats
-
-
-def _layers(cell: CellOutcomes) -> list[tuple[str, int, list[float | None]]]:
-    """Return name, weights and update probabilities of the layers, means over the trials."""
-    sums: dict[str, dict[int, list[tuple[int, float, bool]]]] = {}
-    sizes: dict[str, int] = {}
-    every = [(outcome, outcome.metrics) for outcome in cell.done]
-    by_kind = any(len(line.get("layers") or ()) > ROWS for _, lines in every for line in lines)
-    for outcome, metrics in every:
-        steps = _steps(outcome)
-        for epoch, line in enumerate(metrics):
-            weights: dict[str, int] = {}
-            for layer in line.get("layers") or ():
-                name = str(layer["kind"] if by_kind else layer["name"])
-                weights[name] = weights.get(name, 0) + layer["size"]
-                if (value := layer.get("probability")) is not None:
-                    # The mean of 1 to all steps: no weight of the layer moved in any of them.
-                    still = not by_kind and steps > 1 and layer.get("batches") == (steps + 1) / 2
-                    at = sums.setdefault(name, {}).setdefault(epoch, [])
-                    at.append((layer["size"], value, still))
-            sizes.update(weights)
-    epochs = max((len(metrics) for _, metrics in every), default=0)
-    return [
-        (name, sizes[name], [_weighted(by_epoch.get(epoch, [])) for epoch in range(epochs)])
-        for name, by_epoch in sums.items()
-    ]
-
-
-def _weighted(values: Sequence[tuple[int, float, bool]]) -> float | None:
-    """Return the mean; -1 if no weight moved in any trial, None without a number."""
-    if not values:
-        return None
-    if all(still for _, _, still in values):
-        return -1.0
-    size = sum(one for one, _, _ in values)
-    return math.fsum(one * value for one, value, _ in values) / size
-
-
-def _steps(outcome: Outcome) -> int:
-    """Return the steps of an epoch."""
-    there = outcome.result.data.train_images if outcome.result else 0
-    return math.ceil(there / outcome.trial.batch_size)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stochbatch.files import write_atomically
-from stochbatch.optional import optional
 from stochbatch.report import palette
-from stochbatch.report.plotting import MARKERS
+from stochbatch.report.figures import MARKERS, STROKES, new_figure, whole_epochs
 from stochbatch.training.trial import differences
 
 if TYPE_CHECKING:
@@ -23,6 +20,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("png", "svg", "pdf")
 COLOURS = [light for light, _ in palette.COLOURS.values()]
+SOFT = palette.COLOURS["other"][0]
 FEW = 25
 """Up to so many epochs each has a marker, so that a single one is seen."""
 
@@ -66,41 +64,43 @@ def learning_curve(runs: Iterable[RunFolder], path: str | os.PathLike[str]) -> P
 
 def draw(runs: Sequence[RunFolder]) -> Figure:
     """Return the figure of runs that each have at least one epoch."""
-    # The Figure itself, without pyplot: no window, no display, nothing global.
-    optional("matplotlib.backends.backend_agg")
-    figure: Figure = optional("matplotlib.figure").Figure(layout="constrained")
+    figure = new_figure()
     layered = [run for run in runs if run.metrics[-1].get("layers")]
-    panels = 3 if layered else 2
-    figure.set_size_inches(8, 1 + 2.6 * panels)
-    axes: list[Axes] = list(figure.subplots(panels, 1, sharex=True))
+    count = 3 if layered else 2
+    figure.set_size_inches(8, 1 + 2.6 * count)
+    panels: list[Axes] = list(figure.subplots(count, 1, sharex=True))
     figure.suptitle(_title(runs))
-    for panel, what in zip(axes, ("accuracy", "loss"), strict=False):
-        for run, colour in zip(runs, cycle(COLOURS), strict=False):
+    rates = panels[1].twinx()
+    rates.set_ylabel("learning rate (dotted)", color=SOFT)
+    for number, run in enumerate(runs):
+        colour = COLOURS[number % len(COLOURS)]
+        for panel, what in zip(panels, ("accuracy", "loss"), strict=False):
             for part, line, alpha in (("test", "-", 1.0), ("train", "--", 0.7)):
+                values = [epoch.get(f"{part}_{what}") for epoch in run.metrics]
                 style = {"color": colour, "alpha": alpha, "label": _label(runs, run, part)}
-                _plot(panel, _column(run, f"{part}_{what}"), line, ".", **style)
-    axes[0].set_ylabel("accuracy (%)")
-    axes[1].set_ylabel("loss")
-    _draw_rates(axes[1], runs)
-    for run, line in zip(layered, cycle(("-", "--", "-.", ":")), strict=False):
-        kinds = batches(run.metrics).items()
-        for (kind, values), colour, marker in zip(
-            kinds, cycle(COLOURS), cycle(MARKERS), strict=False
-        ):
-            label = _label(layered, run, kind)
-            _plot(axes[2], values, line, marker, color=colour, markersize=4, label=label)
-        axes[2].set_ylabel("mean batches of a weight")
-    axes[-1].set_xlabel("epoch")
-    axes[-1].xaxis.set_major_locator(optional("matplotlib.ticker").MaxNLocator(integer=True))
-    for panel in axes:
+                _plot(panel, values, line, ".", **style)
+        lr = [epoch["lr"] for epoch in run.metrics]
+        colour = SOFT if len(runs) == 1 else colour
+        rates.plot(range(1, len(lr) + 1), lr, ":", color=colour, lw=0.9)
+    rates.set_ylim(bottom=0)
+    for number, run in enumerate(layered):
+        for place, (kind, values) in enumerate(batches(run.metrics).items()):
+            style = {"color": COLOURS[place % len(COLOURS)], "label": _label(layered, run, kind)}
+            marker = MARKERS[place % len(MARKERS)]
+            _plot(panels[2], values, STROKES[number % 4], marker, markersize=4, **style)
+    names = ("accuracy (%)", "loss", "mean batches of a weight")
+    for panel, name in zip(panels, names, strict=False):
+        panel.set_ylabel(name)
         panel.grid(alpha=0.25)
         if panel.get_legend_handles_labels()[0]:
             panel.legend(fontsize="small", frameon=False)
+    panels[-1].set_xlabel("epoch")
+    whole_epochs(panels[-1])
     return figure
 
 
-def batches(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    """Return by kind of layer the mean number of batches by epoch; NaN without a number.
+def batches(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
+    """Return by kind of layer the mean number of batches by epoch; None without a number.
 
     Every weight counts alike, so a large layer counts more than a small one.
 
@@ -109,52 +109,38 @@ def batches(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
         >>> layers = [
         ...     {"kind": "conv", "size": 3, "batches": 1.0},
         ...     {"kind": "conv", "size": 1, "batches": 5.0},
+        ...     {"kind": "conv", "size": 9, "batches": None},
         ...     {"kind": "bias", "size": 7, "batches": None},
         ... ]
         >>> batches([{"epoch": 0, "layers": layers}])
-        {'conv': [2.0], 'bias': [nan]}
+        {'conv': [2.0], 'bias': [None]}
     """
-    found: dict[str, list[float]] = {}
-    for epoch, line in enumerate(metrics):
-        sums: dict[str, tuple[float, int]] = {}
-        for layer in line.get("layers") or ():
-            of = layer["kind"]
-            curve = found.setdefault(of, [math.nan] * len(metrics))
-            if layer["batches"] is not None:
-                total, size = sums.get(of, (0.0, 0))
-                total, size = total + layer["size"] * layer["batches"], size + layer["size"]
-                sums[of], curve[epoch] = (total, size), total / size
-    return found
+    epochs = [line.get("layers") or [] for line in metrics]
+    kinds = dict.fromkeys(layer["kind"] for layers in epochs for layer in layers)
+    return {
+        kind: [_mean([layer for layer in layers if layer["kind"] == kind]) for layers in epochs]
+        for kind in kinds
+    }
 
 
-def _plot(panel: Axes, values: Sequence[float], line: str, marker: str, **style: Any) -> None:
+def _mean(layers: Sequence[Mapping[str, Any]]) -> float | None:
+    known = [(one["size"], one["batches"]) for one in layers if one["batches"] is not None]
+    total = sum(size for size, _ in known)
+    return sum(size * value for size, value in known) / total if total else None
+
+
+def _plot(panel: Axes, values: Sequence[Any], line: Any, marker: str, **style: Any) -> None:
     """Draw a line over the epochs that have a number."""
-    there = [(epoch, value) for epoch, value in enumerate(values, 1) if not math.isnan(value)]
+    there = [(epoch, value) for epoch, value in enumerate(values, 1) if value is not None]
+    marker = marker if len(there) <= FEW else ""
     epochs, numbers = zip(*there, strict=True) if there else ((), ())
-    panel.plot(epochs, numbers, line, marker=marker if len(numbers) <= FEW else None, **style)
-
-
-def _draw_rates(panel: Axes, runs: Sequence[RunFolder]) -> None:
-    rates = panel.twinx()
-    for run, colour in zip(runs, cycle(COLOURS), strict=False):
-        colour = "#666666" if len(runs) == 1 else colour
-        rates.plot(range(1, len(run.metrics) + 1), _column(run, "lr"), ":", color=colour, lw=0.9)
-    rates.set_ylabel("learning rate (dotted)", color="#666666")
-    rates.set_ylim(bottom=0)
-
-
-def _column(run: RunFolder, name: str) -> list[float]:
-    values = (line.get(name) for line in run.metrics)
-    return [float("nan") if value is None else float(value) for value in values]
+    panel.plot(epochs, numbers, linestyle=line, marker=marker, **style)
 
 
 def _title(runs: Sequence[RunFolder]) -> str:
-    if len(runs) > 1:
-        return ", ".join(
-            dict.fromkeys(f"{run.trial.network} on {run.trial.dataset}" for run in runs)
-        )
-    trial = runs[0].trial
-    return f"{_method(trial)}: {trial.network} on {trial.dataset}, seed {trial.seed}"
+    trials = [run.trial for run in runs]
+    names = ", ".join(dict.fromkeys(f"{one.network} on {one.dataset}" for one in trials))
+    return names if len(runs) > 1 else f"{_method(trials[0])}: {names}, seed {trials[0].seed}"
 
 
 def _label(runs: Sequence[RunFolder], run: RunFolder, what: str) -> str:

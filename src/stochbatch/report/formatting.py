@@ -43,27 +43,9 @@ def mean(found: CellStatistics) -> str:
     return f"{number(found.mean)}{half}"
 
 
-def mean_of_trials(found: CellStatistics) -> str:
-    """Return a cell's mean, half the width of its interval and its number of trials."""
-    if found.mean is None:
-        return NONE
-    diverged = f", {found.diverged} diverged" if found.diverged else ""
-    return f"{mean(found)} ({found.n}{diverged})"
-
-
-def best_epochs(found: CellStatistics) -> str:
-    """Return the three readings of a maximum."""
-    return "; ".join(map(number, (found.best, found.mean_best, found.curve_best)))
-
-
 def published_mean(found: CellStatistics) -> str:
     """Return the mean in the article."""
     return number(found.cell.published.mean if found.cell.published else None)
-
-
-def published_max(found: CellStatistics) -> str:
-    """Return the maximum in the article."""
-    return number(found.cell.published.max if found.cell.published else None)
 
 
 def verdict(found: CellStatistics) -> str:

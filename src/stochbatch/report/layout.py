@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -52,6 +52,24 @@ class Layout:
         return list(dict.fromkeys(cell.cell.coordinates[axis] for cell in self.results.cells))
 
     @cached_property
+    def varying(self) -> list[str]:
+        """Names of the axes that tell cells apart: those with several labels, or else the last."""
+        return [axis for axis in self.axes if len(self.labels(axis)) > 1] or self.axes[-1:]
+
+    def key(self, place: Group) -> tuple[str, ...]:
+        """Return the labels of a place in the order of the axes."""
+        return tuple(place.get(axis, "") for axis in self.axes)
+
+    def where(self, place: Group) -> str:
+        """Return a title of a place: its labels on the axes that have several."""
+        text = ", ".join(self.told_apart(place))
+        return text[:1].upper() + text[1:]
+
+    def told_apart(self, place: Mapping[str, str]) -> list[str]:
+        """Return axes and labels of a place, where an axis has several."""
+        return [f"{axis} {one}" for axis, one in place.items() if len(self.labels(axis)) > 1]
+
+    @cached_property
     def by_key(self) -> dict[tuple[str, ...], CellStatistics]:
         """Statistics of the cells by their labels."""
         return {found.cell.key: found for found in self.statistics.cells}
@@ -70,27 +88,29 @@ class Layout:
 
         Of a claim to be the best it is the difference to the article's own next best.
         """
-        if row.cell and row.claim.best:
-            others = [self._cell({**row.place, row.claim.axis: one}) for one in row.claim.than]
-            each = [_gain(row.cell, other) for other in others]
-            return None if None in each else min(one for one in each if one is not None)
+        claim = row.claim
+        if row.cell and claim.best:
+            others = [self._cell({**row.place, claim.axis: one}) for one in claim.than]
+            gains = [_gain(row.cell, other) for other in others]
+            return None if None in gains else min(one for one in gains if one is not None)
         if not row.ahead:
             return _gain(row.cell, row.baseline)
-        axis, at = row.claim.axis, row.claim.grows
-        sides = row.claim.better[0], row.claim.than[0]
-        gains = []
-        for group in self.places(axis, at.axis) if at else self.places(axis):
-            ends = [{**group, at.axis: one} for one in (at.end, at.start)] if at else [group]
-            cells = [[self._cell({**place, axis: side}) for side in sides] for place in ends]
-            if all(cell for pair in cells for cell in pair):
-                gains.append([_gain(*pair) for pair in cells])
-        known = [[one for one in ends if one is not None] for ends in gains]
-        if not known or known != gains:
-            return None
-        return mean([ends[0] - (ends[1] if at else 0.0) for ends in known])
+        gains = [_gain(one.cell, one.baseline) for one in self.under(row) if one.baseline]
+        if at := claim.grows:
+            ours, theirs = claim.better[0], claim.than[0]
+            for group in self.places(claim.axis, at.axis):
+                pairs = [
+                    [self._cell({**group, at.axis: end, claim.axis: one}) for one in (ours, theirs)]
+                    for end in (at.end, at.start)
+                ]
+                if all(cell for pair in pairs for cell in pair):
+                    more, less = (_gain(*pair) for pair in pairs)
+                    gains.append(None if more is None or less is None else more - less)
+        known = [one for one in gains if one is not None]
+        return mean(known) if known and known == gains else None
 
     def _cell(self, place: Group) -> Cell | None:
-        found = self.by_key.get(tuple(place.get(axis, "") for axis in self.axes))
+        found = self.by_key.get(self.key(place))
         return found.cell if found else None
 
     @cached_property
@@ -160,14 +180,10 @@ class Layout:
             found.setdefault(tuple(group.values()), group)
         return list(found.values())
 
-    def along(self, axis: str, group: Group) -> list[tuple[str, int, CellOutcomes]]:
-        """Return label, position and trials of the cells along an axis that can be drawn."""
-        found = []
-        for position, label in enumerate(self.labels(axis)):
-            place = {**group, axis: label}
-            if cell := self._drawn.get(tuple(place[name] for name in self.axes)):
-                found.append((label, position, cell))
-        return found
+    def along(self, axis: str, group: Group) -> dict[str, CellOutcomes]:
+        """Return the cells along an axis that can be drawn, by their labels on it."""
+        places = {label: self.key({**group, axis: label}) for label in self.labels(axis)}
+        return {label: self._drawn[key] for label, key in places.items() if key in self._drawn}
 
     @cached_property
     def counts(self) -> dict[str, int]:
@@ -187,12 +203,6 @@ class Layout:
                 f"update probabilities: {'; '.join(self.unreadable.values())}."
             )
         return found
-
-    @property
-    def trials_a_cell(self) -> str:
-        """How many trials the cells have: a number, or from which to which."""
-        counts = sorted({found.n for found in self.statistics.cells})
-        return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
 
     @property
     def caption(self) -> str:
@@ -234,6 +244,12 @@ class Layout:
             f"{', which are shown only for orientation' if shown else ''}; "
             "only claims have verdicts."
         )
+
+
+def seconds_of(outcomes: Iterable[Outcome]) -> float:
+    """Return the time that these trials took."""
+    results = [one.result for one in outcomes if one.result]
+    return math.fsum(result.times.get("seconds", 0.0) for result in results)
 
 
 def _gain(cell: Cell | None, baseline: Cell | None) -> float | None:

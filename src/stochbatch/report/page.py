@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import math
 import os
 import re
 import shutil
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -20,11 +18,19 @@ from urllib.parse import quote
 import filelock
 
 from stochbatch.optional import optional
-from stochbatch.report import answer, charts, formatting, provenance, tables, tried, writers
-from stochbatch.report.figures import gallery
-from stochbatch.report.layout import Layout
+from stochbatch.report import (
+    answer,
+    charts,
+    formatting,
+    heat_maps,
+    provenance,
+    tables,
+    tried,
+    writers,
+)
+from stochbatch.report.figures import Sketch, gallery
+from stochbatch.report.layout import Layout, seconds_of
 from stochbatch.report.palette import COLOURS
-from stochbatch.report.plotting import Sketch
 from stochbatch.studies.outcome import Outcome
 from stochbatch.studies.results import StudyResults
 
@@ -144,16 +150,11 @@ def page(layout: Layout, folder: Path, sketches: Sequence[Sketch]) -> str:
     """Return the page as it is to lie in ``folder``, with links to figures that lie beside it."""
     return rendered(
         "page.html.jinja",
-        **_words(layout),
-        **_drawn(layout),
+        layout=layout,
         study=layout.results.study,
         scale=layout.results.scale,
-        layout=layout,
-        chars=charts.short,
         address_of=partial(_address_of, folder),
         downloads=sketches,
-        failed=[one for one in layout.trials if one.status == "failed"],
-        environment=provenance.facts(layout.trials),
         seconds=_duration(layout),
     )
 
@@ -172,7 +173,8 @@ def rendered(template: str, **context: Any) -> str:
     return str(
         environment.get_template(template).render(
             **context,
-            text=formatting,
+            **{"answer": answer, "charts": charts, "provenance": provenance, "tables": tables},
+            **{"heat_maps": heat_maps, "text": formatting, "tried": tried},
             style=style,
             script=script,
             style_hash=_hash(style),
@@ -202,69 +204,6 @@ def _colours() -> str:
     )
 
 
-def _words(layout: Layout) -> dict[str, Any]:
-    """Return the answer, what is counted, and the tables."""
-    tuned = bool(layout.results.tuned)
-    verdicts = Counter(row.verdict for row in layout.claims)
-    over = sum(1 for one in layout.trials if one.result)
-    counts: list[tuple[int, str]] = [
-        *([(len(layout.claims), "comparisons")] if layout.claims else []),
-        *((count, answer.counted_as(one)) for one, count in verdicts.items()),
-        (over, f"of {len(layout.trials)} trials over"),
-        *((layout.counts[one], one) for one in ("diverged", "failed") if layout.counts[one]),
-    ]
-    decided = any(answer.kind(row) in answer.COUNTED for row in layout.claims)
-    return {
-        "headline": answer.headline(layout),
-        "sentences": answer.sentences(layout),
-        "facts": counts,
-        "cards": answer.cards(layout),
-        "decided": answer.counted(layout.claims) if decided else "All comparisons",
-        "accuracy": tables.accuracy(layout),
-        "best": tables.best(layout),
-        "claims": tables.claims(layout),
-        "tried": tried.tried(layout) if tuned else None,
-        "costs": tried.costs(layout) if tuned else None,
-        "by_budget": tried.by_budget(layout) if tuned else None,
-    }
-
-
-def _drawn(layout: Layout) -> dict[str, Any]:
-    """Return what is drawn, and the sections that there are."""
-    forest = charts.forest(layout)
-    strips, span = charts.strips(layout)
-    curves, curve_span = charts.curves(layout)
-    heats, heats_left_out = charts.heats(layout)
-    comparisons = [one for _, rows in forest.groups for one in rows]
-    rows = [row for panel in strips for row in panel.rows]
-    sections = [
-        *([("verdicts", "Verdicts"), ("claims", "All comparisons")] if comparisons else []),
-        ("results", "Results by seed"),
-        *([("curves", "Curves")] if curves else []),
-        *([("tuning", "What was tried")] if layout.results.tuned else []),
-        *([("layers", "Layers")] if heats else []),
-        *[("cells", "Tables"), ("times", "Times and machines")],
-    ]
-    return {
-        "forest": forest,
-        "shown": {id(one.row): one for one in comparisons},
-        "strips": strips,
-        "span": span,
-        "strips_published": any(row.statistics.cell.published for row in rows),
-        "unequal": any(panel.shared is not None for panel in strips),
-        "curves": curves,
-        "curve_span": curve_span,
-        "all_heroes": all(line.hero for panel in curves for line in panel.lines),
-        "curves_left_out": charts.groups(layout)[1],
-        "tuning": tried.charts(layout),
-        "heats": heats,
-        "still": any(value == -1 for heat in heats for _, _, row in heat.rows for value in row),
-        "heats_left_out": heats_left_out,
-        "sections": sections,
-        "identity": id,
-    }
-
-
 def _address_of(folder: Path, outcome: Outcome) -> str:
     """Return the link to a run from a page in ``folder``."""
     way = Path(os.path.relpath(outcome.folder, folder)).as_posix()
@@ -274,8 +213,5 @@ def _address_of(folder: Path, outcome: Outcome) -> str:
 
 def _duration(layout: Layout) -> str:
     """Return the trials' time in all: hours, minutes and seconds."""
-    results = [outcome.result for outcome in layout.trials if outcome.result]
-    minutes, seconds = divmod(
-        round(math.fsum(one.times.get("seconds", 0.0) for one in results)), 60
-    )
+    minutes, seconds = divmod(round(seconds_of(layout.trials)), 60)
     return f"{minutes // 60} h {minutes % 60:02} min {seconds:02} s"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from stochbatch.studies.outcome import Outcome
@@ -59,11 +60,16 @@ def cautions(results: StudyResults) -> list[str]:
 
 
 def _differing(outcomes: Sequence[Outcome]) -> list[str]:
-    """Return how many trials have which values of a fact, if not all have the same one."""
+    """Return how many trials have which values of a fact, if not all have the same one.
+
+    A trial has several values where it was resumed with another.
+    """
     counted: dict[str, Counter[tuple[str, ...]]] = {}
     for outcome in outcomes:
-        for fact, values in _made_with(outcome).items():
-            counted.setdefault(fact, Counter())[tuple(values)] += 1
+        every = [_made_with(one) for one in environments([outcome])]
+        for fact in dict.fromkeys(name for one in every for name in one):
+            values = groupby(one[fact] for one in every if fact in one)
+            counted.setdefault(fact, Counter())[tuple(value for value, _ in values)] += 1
     return [
         f"{fact} "
         + ", ".join(
@@ -74,16 +80,11 @@ def _differing(outcomes: Sequence[Outcome]) -> list[str]:
     ]
 
 
-def _made_with(outcome: Outcome) -> dict[str, list[str]]:
-    """Return what a trial was made with: several values where it was resumed with another."""
-    found: dict[str, list[str]] = {}
-    for one in environments([outcome]):
-        facts = {FACTS[name]: str(one.get(name) or "unknown") for name in MADE_WITH}
-        plugins = (label.rpartition(" ") for label in one.get("plugins", ()))
-        for fact, value in (*facts.items(), *((f"plugin {name}", at) for name, _, at in plugins)):
-            values = found.setdefault(fact, [])
-            if values[-1:] != [value]:
-                values.append(value)
+def _made_with(environment: Mapping[str, Any]) -> dict[str, str]:
+    found = {FACTS[name]: str(environment.get(name) or "unknown") for name in MADE_WITH}
+    for label in environment.get("plugins", ()):
+        name, _, version = label.rpartition(" ")
+        found[f"plugin {name}"] = version
     return found
 
 
@@ -94,16 +95,17 @@ def _short(value: str) -> str:
 
 def _instruction_sets(results: StudyResults) -> list[str]:
     """Return a sentence if a cell's trials ran on processors that round differently."""
-    mixed: list[set[str]] = []
-    for cell in results.cells:
-        found = {str(one.get("instruction_set") or "") for one in environments(cell.done)} - {""}
-        mixed += [found] if len(found) > 1 else []
-    names = ", ".join(sorted(set().union(*mixed)))
-    text = (
-        f"In {len(mixed)} of {len(results.cells)} cells the trials ran on processors with "
-        f"different instruction sets ({names}): their last digits may differ."
-    )
-    return [text] if mixed else []
+    cells = [
+        {str(one.get("instruction_set") or "") for one in environments(cell.done)} - {""}
+        for cell in results.cells
+    ]
+    if not (mixed := [found for found in cells if len(found) > 1]):
+        return []
+    return [
+        f"In {len(mixed)} of {len(cells)} cells the trials ran on processors with different "
+        f"instruction sets ({', '.join(sorted(set().union(*mixed)))}): their last digits may "
+        "differ."
+    ]
 
 
 def facts(outcomes: Sequence[Outcome]) -> list[tuple[str, str]]:

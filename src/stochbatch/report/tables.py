@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from stochbatch.report.formatting import (
     NONE,
     NOT_COMPARABLE,
-    best_epochs,
     between,
     mean,
-    mean_of_trials,
     number,
     p_value,
-    published_max,
     published_mean,
     side,
     signed,
@@ -52,7 +49,6 @@ CHOICE = (
     "verdict: only fresh seeds could give it one."
 )
 UNEQUAL = "Where one side has more labels to choose from than the other, that favours it."
-MARKS = {"agrees": "\N{SUPERSCRIPT EQUALS SIGN}", "higher": "↑", "lower": "↓"}
 
 
 @dataclass(frozen=True)
@@ -63,7 +59,7 @@ class Table:
     """Sentences that explain what is in it."""
     head: Sequence[str]
     rows: Sequence[Sequence[Any]]
-    """Texts; numbers where a writer gives all their digits; cells where it picks what to show."""
+    """Texts; or numbers, where a writer gives all their digits."""
     labels: int = 0
     """How many of the first columns name the row."""
     texts: int = 0
@@ -76,63 +72,32 @@ class Table:
         return replace(self, head=[self.head[n] for n in kept], rows=rows)
 
 
-def grid(
-    layout: Layout,
-    caption: str = "",
-    entry: Callable[[CellStatistics], Any] = lambda found: found,
-    cells: Iterable[CellStatistics] | None = None,
-) -> Table:
-    """Return the cells, by default all, a column per label of the last axis; dashes for gaps."""
-    keys = [found.cell.key for found in (layout.statistics.cells if cells is None else cells)]
-    columns = [name for name in layout.labels(layout.axes[-1]) if any(k[-1] == name for k in keys)]
+def cells(layout: Layout) -> Table:
+    """Return the accuracies for a text: a column per label of the last axis, dashes for gaps."""
+    *left, last = layout.axes
+    columns = layout.labels(last)
     rows = []
-    for place in dict.fromkeys(key[:-1] for key in keys):
-        there = [layout.by_key.get((*place, name)) for name in columns]
-        rows.append([*place, *(NONE if found is None else entry(found) for found in there)])
-    left = layout.axes[:-1]
-    return Table(caption, [*left, *columns], rows, labels=len(left))
+    for place in layout.places(last):
+        there = [layout.by_key.get(layout.key({**place, last: label})) for label in columns]
+        rows.append([*place.values(), *(NONE if one is None else _in_full(one) for one in there)])
+    words = ["mean ± half of the 95 % interval (trials)"]
+    words += ["published mean"] * any(one.cell.published for one in layout.statistics.cells)
+    words += ["verdict"] * any(one.verdict for one in layout.statistics.cells)
+    return Table(f"Each cell: {'; '.join(words)}.", [*left, *columns], rows, labels=len(left))
 
 
-def cells_in_text(layout: Layout) -> Table:
-    """Return the accuracies with everything in one line."""
-    published = bool(layout.results.study.published)
-
-    def entry(found: CellStatistics) -> str:
-        parts = [mean_of_trials(found)]
-        return "; ".join([*parts, published_mean(found), verdict(found)] if published else parts)
-
-    more = "; published mean; verdict" if published else ""
-    caption = f"Each cell: mean ± half of the 95 % interval (trials){more}."
-    return grid(layout, caption, entry)
-
-
-def cells_in_print(layout: Layout) -> Table:
-    """Return the accuracies with signs for verdicts, and all that a caption has to say."""
-    study, scale = layout.results.study, layout.results.scale
-
-    def entry(found: CellStatistics) -> str:
-        if found.mean is None:
-            return NONE
-        mark = MARKS.get(found.verdict or "", "") + ("†" if found.diverged else "")
-        published = f" ({published_mean(found)})" if found.cell.published else ""
-        return f"{mean(found)}{mark}{published}"
-
-    brackets = ", in brackets the published mean" if study.published else ""
-    caption = (
-        f"{layout.caption} Mean ± half of the 95 % interval over the "
-        f"trials{brackets}. Trials per cell: {layout.trials_a_cell}. {scale.summary} "
-        f"{' '.join([layout.trained, layout.comparable, *layout.cautions])}"
-    )
-    if any(found.diverged for found in layout.statistics.cells):
-        caption += " Dagger: some of its trials diverged, and count as they ended."
-    if study.published and scale.comparable:
-        caption += " Equal sign: it agrees with the article; arrows: ours is higher, or lower."
-    return grid(layout, caption, entry)
+def _in_full(found: CellStatistics) -> str:
+    if found.mean is None:
+        return NONE
+    diverged = f", {found.diverged} diverged" if found.diverged else ""
+    published = published_mean(found) if found.cell.published else None
+    parts = [f"{mean(found)} ({found.n}{diverged})", published, found.verdict]
+    return "; ".join(part for part in parts if part)
 
 
 def accuracy(layout: Layout) -> Table:
     """Return a row per cell for the page; what is the same in all rows stands in the caption."""
-    axes = [axis for axis in layout.axes if len(layout.labels(axis)) > 1] or layout.axes[-1:]
+    axes = layout.varying
     fixed = [f"{axis} {layout.labels(axis)[0]}" for axis in layout.axes if axis not in axes]
     cells = layout.statistics.cells
     columns: dict[str, Callable[[CellStatistics], str]] = {
@@ -166,47 +131,16 @@ def accuracy(layout: Layout) -> Table:
 
 def best(layout: Layout) -> Table:
     """Return the best epochs, a row per cell, for the page."""
-    maxima = has_maxima(layout)
+    cells = layout.statistics.cells
     head = [*layout.axes, "any trial", "mean of trials", "mean curve"]
     rows = [
-        [
-            *found.cell.key,
-            *map(number, (found.best, found.mean_best, found.curve_best)),
-            *([published_max(found)] if maxima else []),
-        ]
-        for found in layout.statistics.cells
+        [*one.cell.key, *map(number, (one.best, one.mean_best, one.curve_best))] for one in cells
     ]
-    head += ["published"] if maxima else []
+    if any(one.cell.published and one.cell.published.max for one in cells):
+        head.append("published")
+        for row, one in zip(rows, cells, strict=True):
+            row.append(number(one.cell.published.max if one.cell.published else None))
     return Table(READINGS, head, rows, labels=len(layout.axes))
-
-
-def spread(layout: Layout) -> Table:
-    """Return standard deviations and best epochs."""
-    maxima = has_maxima(layout)
-
-    def entry(found: CellStatistics) -> str:
-        if found.mean is None:
-            return NONE
-        bracket = f" ({published_max(found)})" if maxima else ""
-        return f"{number(found.std)}; {best_epochs(found)}{bracket}"
-
-    bracket = " In brackets the published maximum." if maxima else ""
-    caption = f"Standard deviation over the trials. {READINGS}{bracket}"
-    return grid(layout, caption, entry)
-
-
-def update_probabilities(layout: Layout) -> Table:
-    """Return the update probabilities of the cells whose weights move at random."""
-    table = grid(
-        layout,
-        UPDATE_PROBABILITY,
-        lambda found: number(found.update_probability, 3),
-        layout.moving,
-    )
-    if len(layout.labels(layout.axes[-1])) > 1:
-        return table
-    # A single column's label says what the study's cells are, not these.
-    return replace(table, head=[*table.head[:-1], "update probability"])
 
 
 def claims(layout: Layout) -> Table:
@@ -319,9 +253,3 @@ def _label(cell: Cell | None, row: ClaimStatistics, labels: Sequence[str]) -> st
 
 def _ends(interval: Interval | None) -> tuple[float | None, float | None]:
     return (None, None) if interval is None else (interval.low, interval.high)
-
-
-def has_maxima(layout: Layout) -> bool:
-    """Return whether the article has a maximum for any of the cells."""
-    cells = (found.cell.published for found in layout.statistics.cells)
-    return any(published and published.max for published in cells)

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from stochbatch.report.charts import Span, around, where
+from stochbatch.report.charts import Span, around
 from stochbatch.report.formatting import NONE, number
-from stochbatch.report.layout import Group, Layout
-from stochbatch.report.plotting import Sketch, file_name, style
+from stochbatch.report.heat_maps import steps_of
+from stochbatch.report.layout import Layout, seconds_of
 from stochbatch.report.tables import Table
 from stochbatch.studies.outcome import Outcome
 from stochbatch.studies.tuning import Range, Tuned, Tuning
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 TRIED = (
     "Accuracy in percent on validation images, which are training images held out, drawn anew for "
@@ -28,31 +24,24 @@ def tried(layout: Layout) -> Table:
     """Return a row per setting that was tried."""
     tuning = layout.results.study.tuning
     assert tuning is not None
-    axes = [axis for axis in layout.axes if len(layout.labels(axis)) > 1] or layout.axes[-1:]
     rows = []
     for one in layout.results.tuned:
-        if not tuning.spaces[one.label]:
-            continue
-        edges = one.at_edge(tuning)
-        for place, setting in enumerate(one.tried):
-            seeds = [_score(outcome) for outcome in setting.outcomes]
-            notes = []
-            if place == one.chosen:
-                edge = f", at the edge of what was tried ({', '.join(edges)})" if edges else ""
-                notes.append(f"chosen{edge}")
+        edges = ", ".join(one.at_edge(tuning))
+        edge = f", at the edge of what was tried ({edges})" if edges else ""
+        for place, setting in enumerate(one.tried if tuning.spaces[one.label] else ()):
+            notes = [f"chosen{edge}"] * (place == one.chosen)
             notes += ["diverged"] * any(one.status == "diverged" for one in setting.outcomes)
-            whole = setting.mean if len(setting.scores) == len(seeds) else None
-            rows.append(
-                [
-                    *(one.cell.coordinates[axis] for axis in axes),
-                    str(setting),
-                    NONE if whole is None or math.isinf(whole) else number(whole),
-                    ", ".join(seeds),
-                    "; ".join(notes),
-                ]
-            )
-    head = [*axes, "setting", "mean", "by seed", ""]
-    return Table(TRIED, head, rows, labels=len(axes), texts=1)
+            whole = setting.mean if len(setting.scores) == len(setting.outcomes) else None
+            mean = None if whole is None or math.isinf(whole) else whole
+            seeds = ", ".join(map(_score, setting.outcomes))
+            rows.append([*_named(layout, one), str(setting), number(mean), seeds, "; ".join(notes)])
+    head = [*layout.varying, "setting", "mean", "by seed", ""]
+    return Table(TRIED, head, rows, labels=len(layout.varying), texts=1)
+
+
+def _named(layout: Layout, one: Tuned) -> list[str]:
+    """Return the labels of what was tuned, for the first columns of a table."""
+    return [one.cell.coordinates[axis] for axis in layout.varying]
 
 
 def _score(outcome: Outcome) -> str:
@@ -111,43 +100,29 @@ def charts(layout: Layout) -> list[Chart]:
     found: list[Chart] = []
     if tuning is None:
         return found
+    colours = layout.colours(tuning.axis)
+    tuned = [one for one in layout.results.tuned if tuning.spaces[one.label]]
     for group in layout.places(tuning.axis):
-        there = _in_place(layout, tuning, group)
+        there = [one for one in tuned if group.items() <= one.cell.coordinates.items()]
         names = {name for one in there for name in tuning.spaces[one.label]}
         for name in sorted(names, key=lambda name: (name != "lr", name)):
-            drawn = _chart(layout, tuning, name, there, where(layout, group))
-            found += [drawn] if drawn else []
+            panels = [_panel(tuning, name, one, colours[one.label]) for one in there]
+            if panels := [panel for panel in panels if panel.dots]:
+                found.append(_chart(tuning, name, layout.where(group), panels))
     return found
 
 
-def _in_place(layout: Layout, tuning: Tuning, group: Group) -> list[Tuned]:
-    """Return what was tuned in a place."""
-    return [
-        one
-        for one in layout.results.tuned
-        if tuning.spaces[one.label]
-        and all(one.cell.coordinates[axis] == label for axis, label in group.items())
-    ]
-
-
-def _chart(
-    layout: Layout, tuning: Tuning, name: str, there: list[Tuned], place: str
-) -> Chart | None:
-    colours = layout.colours(tuning.axis)
-    panels = [_panel(tuning, name, one, colours[one.label]) for one in there]
-    panels = [panel for panel in panels if panel.dots]
-    if not panels:
-        return None
-    spaces = [tuning.spaces[one.label].get(name) for one in there]
+def _chart(tuning: Tuning, name: str, place: str, panels: list[Panel]) -> Chart:
+    spaces = [tuning.spaces[panel.label].get(name) for panel in panels]
     ranges = [space for space in spaces if isinstance(space, Range)]
-    every = [dot.value for panel in panels for dot in panel.dots]
-    ends = [end for space in ranges for end in space.ends] + every
+    dots = [dot for panel in panels for dot in panel.dots]
+    ends = [end for space in ranges for end in space.ends] + [dot.value for dot in dots]
     low, high = min(ends), max(ends)
     log = any(space.log for space in ranges) and low > 0
     if low == high:
         low, high = low - 1, high + 1
     room = 0 if ranges else 0.08 * (high - low)
-    known = [d.accuracy for panel in panels for d in panel.dots if d.accuracy is not None]
+    known = [dot.accuracy for dot in dots if dot.accuracy is not None]
     upper = sorted(known)[len(known) // 2 :]  # settings that fail must not hide how the rest differ
     least = 3 * (upper[-1] - upper[0]) if upper else 1.0
     return Chart(name, place, panels, Span(low - room, high + room, log), around(upper, least))
@@ -177,61 +152,29 @@ def _panel(tuning: Tuning, name: str, one: Tuned, colour: str) -> Panel:
     return Panel(one.label, colour, dots, chosen, f"{text}.")
 
 
-def sketches(layout: Layout) -> list[Sketch]:
-    """Return the figures of tuning that there are data for."""
-    return [_against(chart) for chart in charts(layout)]
-
-
-def _against(chart: Chart) -> Sketch:
-    """Draw accuracy against one tuned number, a dot per seed."""
-
-    def draw(panel: Axes) -> None:
-        for position, one in enumerate(chart.panels):
-            colour, _, marker = style(one.colour, position)
-            known = [(dot.value, dot.accuracy) for dot in one.dots if dot.accuracy is not None]
-            x, y = [x for x, _ in known], [y for _, y in known]
-            panel.plot(x, y, linestyle="", color=colour, marker=marker, markersize=4)
-            panel.lines[-1].set_label(one.label)
-            if one.chosen and one.chosen.accuracy is not None:
-                at = one.chosen.value, one.chosen.accuracy
-                (ring,) = panel.plot(*at, color=colour, marker="o", label="_chosen")
-                ring.set(markersize=13, markerfacecolor="none")
-        if chart.x.log:
-            panel.set_xscale("log")
-            panel.set_xlim(chart.x.low / 1.5, chart.x.high * 1.5)
-        panel.set_xticks(chart.x.ticks(), [f"{tick:g}" for tick in chart.x.ticks()])
-        panel.minorticks_off()
-        panel.set(xlabel=chart.what, ylabel="validation accuracy (%)")
-
-    title = f"validation accuracy against {chart.what}"
-    name = file_name(f"tuning-{chart.name}", {"": chart.where}).strip("-")
-    return Sketch("tuning", name, ", ".join(filter(None, (title, chart.where))), [draw])
-
-
 def by_budget(layout: Layout) -> Table | None:
     """Return the accuracy to expect of smaller budgets, where all settings got all seeds."""
     tuning = layout.results.study.tuning
     if tuning is None or tuning.seeds < 2:
         return None
-    axes = [axis for axis in layout.axes if len(layout.labels(axis)) > 1] or layout.axes[-1:]
     rows = []
     for one in layout.results.tuned:
-        scores = [[_accuracy(outcome) for outcome in tried.outcomes] for tried in one.tried]
+        scores = [list(map(_accuracy, tried.outcomes)) for tried in one.tried]
         whole = [[value for value in row if value is not None] for row in scores]
         if len(whole) > 1 and all(len(row) == tuning.seeds for row in whole):
             curves = [expected_best(whole, seed) for seed in range(tuning.seeds)]
             means = [sum(column) / len(column) for column in zip(*curves, strict=True)]
-            rows.append([*(one.cell.coordinates[axis] for axis in axes), *map(number, means)])
+            rows.append([*_named(layout, one), *map(number, means)])
     if not rows:
         return None
-    most = max(map(len, rows))
+    labels, most = len(layout.varying), max(map(len, rows))
     caption = (
         "Accuracy to expect had fewer settings been tried, over all choices of so many. One seed "
         "chooses the best and the others score it, in turn, all on validation images."
     )
-    head = [*axes, *(f"{count} tried" for count in range(1, most - len(axes) + 1))]
+    head = [*layout.varying, *(f"{count} tried" for count in range(1, most - labels + 1))]
     padded = [row + [NONE] * (most - len(row)) for row in rows]
-    return Table(caption, head, padded, labels=len(axes))
+    return Table(caption, head, padded, labels=labels)
 
 
 def expected_best(scores: list[list[float]], seed: int) -> list[float]:
@@ -257,27 +200,13 @@ def expected_best(scores: list[list[float]], seed: int) -> list[float]:
 
 def costs(layout: Layout) -> Table:
     """Return what each method cost: trainings, steps and time."""
-    axes = [axis for axis in layout.axes if len(layout.labels(axis)) > 1] or layout.axes[-1:]
     rows = []
     for one, cell in zip(layout.results.tuned, layout.results.cells, strict=True):
-        done = [outcome.result for outcome in (*one.trials, *cell.outcomes) if outcome.result]
-        fresh = [outcome.result for outcome in cell.outcomes if outcome.result]
-        steps = sum(
-            math.ceil(r.data.train_images / o.trial.batch_size) * r.epochs
-            for o in (*one.trials, *cell.outcomes)
-            if (r := o.result)
-        )
-        seconds = math.fsum(result.times.get("seconds", 0.0) for result in done)
-        each = math.fsum(result.times.get("seconds", 0.0) for result in fresh)
-        rows.append(
-            [
-                *(one.cell.coordinates[axis] for axis in axes),
-                f"{len(done)}",
-                f"{steps:,}",
-                f"{seconds:.0f}",
-                number(each / len(fresh), 1) if fresh else NONE,
-            ]
-        )
-    head = [*axes, "trainings", "batches", "seconds in all", "seconds of a training"]
+        done = [outcome for outcome in (*one.trials, *cell.outcomes) if outcome.result]
+        steps = sum(steps_of(outcome) * outcome.result.epochs for outcome in done if outcome.result)
+        each = f"{seconds_of(cell.done) / len(cell.done):.1f}" if cell.done else NONE
+        counts = [f"{len(done)}", f"{steps:,}", f"{seconds_of(done):.0f}"]
+        rows.append([*_named(layout, one), *counts, each])
+    names = ["trainings", "batches", "seconds in all", "seconds of a training"]
     caption = "Tuning and verdict together; the last column is of the verdict's trainings."
-    return Table(caption, head, rows, labels=len(axes))
+    return Table(caption, [*layout.varying, *names], rows, labels=len(layout.varying))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from dataclasses import replace
 
 from stochbatch.report import tables
 from stochbatch.report.formatting import NONE
@@ -23,10 +24,6 @@ ESCAPES = str.maketrans(
         "^": r"\textasciicircum{}",
         "±": r"$\pm$",
         NONE: "--",
-        "†": r"$^{\dagger}$",
-        "↑": r"$^{\uparrow}$",
-        "↓": r"$^{\downarrow}$",
-        "\N{SUPERSCRIPT EQUALS SIGN}": "$^{=}$",
     }
 )
 """Letters that are not Latin are for LuaLaTeX."""
@@ -60,11 +57,8 @@ def markdown(layout: Layout) -> str:
         f"Scale `{scale.name}`: {scale.summary} {layout.trained} {layout.comparable}",
         f"Trials: {counted}.",
         *(f"Note: {caution}" for caution in layout.cautions),
-        *_with_caption(tables.cells_in_text(layout)),
-        *_with_caption(tables.spread(layout)),
+        *_with_caption(tables.cells(layout)),
     ]
-    if layout.moving:
-        parts += _with_caption(tables.update_probabilities(layout))
     if layout.claims:
         claims = "\n".join(f"{number}. {claim}" for number, claim in enumerate(study.claims, 1))
         parts += ["Claims:", claims, *_with_caption(tables.claims(layout))]
@@ -86,13 +80,14 @@ def in_markdown(table: Table) -> str:
 
 def latex(layout: Layout) -> str:
     """Return the tables in LaTeX, with the rules of the package booktabs."""
-    found = {"cells": tables.cells_in_print(layout), "spread": tables.spread(layout)}
-    if layout.moving:
-        found["moves"] = tables.update_probabilities(layout)
+    study = layout.results.study
+    cells = tables.cells(layout)
+    about = [layout.results.scale.summary, layout.trained, layout.comparable, *layout.cautions]
+    found = {"cells": replace(cells, caption=" ".join([layout.caption, cells.caption, *about]))}
     if layout.claims:
         # A printed page has no room for all columns.
-        found["claims"] = tables.claims(layout).without("detectable", "p", "family")
-    study = layout.results.study
+        claims = tables.claims(layout).without("detectable", "p", "family")
+        found["claims"] = replace(claims, caption=f"Claims. {claims.caption}")
     name = re.sub("[^a-z0-9]+", "-", study.name.lower()).strip("-")
     text = "% needs \\usepackage{booktabs,graphicx}\n"
     for part, table in found.items():
@@ -102,7 +97,7 @@ def latex(layout: Layout) -> str:
         left = table.labels + table.texts
         text += TABLE % {
             "title": escaped(study.title),
-            "caption": escaped(f"{'Claims. ' if part == 'claims' else ''}{table.caption}"),
+            "caption": escaped(table.caption),
             "label": f"{name}-{part}",
             "columns": "l" * left + "r" * (len(table.head) - left),
             "head": lines[0],
