@@ -19,12 +19,24 @@ import stochbatch
 DOCS = Path(__file__).parent.parent / "docs"
 
 
-def article_map() -> ModuleType:
-    pytest.importorskip("docutils")
-    spec = importlib.util.spec_from_file_location("article_map", DOCS / "article_map.py")
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def article_map() -> ModuleType:
+    pytest.importorskip("docutils")
+    return script("article_map")
+
+
+def test_tables_of_the_evidence_are_those_of_its_runs() -> None:
+    """``python docs/evidence_tables.py`` fills them."""
+    pytest.importorskip("stochbatch.report")
+    page = (DOCS / "evidence.md").read_text(encoding="utf-8")
+    assert page.count("<!-- table ") >= 5
+    assert script("evidence_tables").filled(page) == page
 
 
 def test_all_of_the_article_is_mapped() -> None:
