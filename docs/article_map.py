@@ -478,8 +478,7 @@ MAP = [
         "accuracy over the epochs, batch size 16",
         f"{PACKAGE}report/charts.py",
         "def groups(",
-        "report/test_figures.py::"
-        "test_of_many_groups_the_first_batch_size_is_drawn_as_in_the_article",
+        "report/test_figures.py::test_the_comparison_has_the_article_s_second_figure",
     ),
 ]
 
