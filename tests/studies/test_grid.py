@@ -125,6 +125,7 @@ def test_some_numbers_by_hand() -> None:
         {"augment": False},
         {"weight_decay": 0.0},
         {"precision": "bf16"},
+        {"validation": 500},
         {"lr": 0.5},
         {"schedule": "constant"},
         {"schedule_settings": {"steepness": 4.0}},
