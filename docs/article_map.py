@@ -62,6 +62,7 @@ MAP = [
         "def _plus(",
         "optim/test_sbs.py::test_probability_one_is_sgd_bit_for_bit",
     ),
+    Entry("Sections 1, 2", "prior work", choice="what is used of it is in Section 5"),
     Entry(
         "Section 3.1",
         "noise of mean zero whose variance falls with the batch size",
@@ -255,6 +256,13 @@ MAP = [
     Entry("Eq. 20", "global scheme: its shift", PROBABILITY, "layers.lambd * score", IN_DOUBLE),
     Entry(
         "Eq. 20",
+        "one probability for all of a layer where alpha = 0",
+        PROBABILITY,
+        "slope = _by_spread(layers.alpha",
+        IN_DOUBLE,
+    ),
+    Entry(
+        "Eq. 20",
         "the mean of p over layers is 1/2",
         PROBABILITY,
         "def layer_scores(",
@@ -311,6 +319,13 @@ MAP = [
         f"{BASELINES}entropy_sgd.py",
         "L: int = 5",
         "optim/test_entropy_sgd.py::test_it_is_the_published_algorithm_under_a_schedule",
+    ),
+    Entry(
+        "Section 5",
+        "Entropy-SGD, an epoch of as many gradients as SGD's",
+        f"{TRAINING}trainer.py",
+        "def batches_per_step(",
+        "training/test_runner.py::test_an_epoch_of_entropy_sgd_has_the_batches_of_one_of_sgd",
     ),
     Entry(
         "Section 5",
@@ -478,8 +493,7 @@ MAP = [
         "accuracy over the epochs, batch size 16",
         f"{PACKAGE}report/charts.py",
         "def groups(",
-        "report/test_figures.py::"
-        "test_of_many_groups_the_first_batch_size_is_drawn_as_in_the_article",
+        "report/test_figures.py::test_the_comparison_has_the_article_s_second_figure",
     ),
 ]
 

@@ -44,7 +44,7 @@ def test_all_of_the_article_is_mapped() -> None:
     mapped = [entry.where for entry in entries]
     assert {f"Eq. {number}" for number in range(9, 22)} <= {*mapped}
     assert {"Eq. 1, 2", "Eq. 3, 4", "Eq. 5 to 8"} <= {*mapped}
-    assert {"Abstract", "Conclusion", "Section 3.1"} <= {*mapped}
+    assert {"Abstract", "Conclusion", "Sections 1, 2", "Section 3.1"} <= {*mapped}
     assert {"Section 4.1", "Section 4.2", "Section 4.3"} <= {*mapped}
     assert {"Section 5", *(f"Section 5.{number}" for number in range(1, 5))} <= {*mapped}
     assert {*(f"Table {number}" for number in range(1, 6)), "Figure 1", "Figure 2"} <= {*mapped}

@@ -54,6 +54,36 @@ def test_they_agree_where_gradients_do_not_depend_on_the_weights(options: dict) 
     assert not torch.equal(exact, Problem(True).weight)
 
 
+@pytest.mark.parametrize("options", [{}, {"alpha": 0.0, "cross_layer": "mean"}], ids=str)
+def test_they_agree_on_layers_of_several_kinds_too(options: dict) -> None:
+    """With the default lambda, so that layers are compared; the loss is linear in the weights."""
+    kinds = {"conv": [4, 9, 20], "bias": [3, 5]}
+    generator = torch.Generator().manual_seed(6)
+    slopes = [
+        torch.randn(SAMPLES, size, generator=generator, dtype=torch.float64)
+        for sizes in kinds.values()
+        for size in sizes
+    ]
+    weights = [[nn.Parameter(torch.zeros_like(slope[0])) for slope in slopes] for _ in range(2)]
+
+    def gradient(samples: list[int]) -> list[Tensor]:
+        return [slope[samples].mean(dim=0) for slope in slopes]
+
+    exact, fast = (
+        [{"params": own[:3], "kind": "conv"}, {"params": own[3:], "kind": "bias"}]
+        for own in weights
+    )
+    one, two = ExactSBS(exact, gradient, 0.1, **options), SBS(fast, 0.1, **options)
+    for samples in BATCHES:
+        one.step(samples)
+        for weight, found in zip(weights[1], gradient(samples), strict=True):
+            weight.grad = found
+        two.step()
+        for ours, theirs in zip(*weights, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
+    assert any(weight.any() for weight in weights[0])
+
+
 def test_elsewhere_the_gap_falls_with_the_square_of_the_rate() -> None:
     gaps = []
     for lr in (1e-3, 1e-4):

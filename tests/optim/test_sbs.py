@@ -43,14 +43,17 @@ def gradient(step: int, shape: tuple[int, ...], layer: int, device: str) -> Tens
     return numbers.to(device)
 
 
-def sbs_and_reference(device: str = "cpu", **options: object) -> tuple[SBS, ReferenceSBS]:
+def sbs_and_reference(
+    device: str = "cpu", fused: bool | None = None, **options: object
+) -> tuple[SBS, ReferenceSBS]:
     weights = [gradient(-1, shape, layer, device) for layer, shape in enumerate(SHAPES)]
     groups = [
         {"params": [nn.Parameter(weight)], "kind": kind}
         for weight, kind in zip(weights, KINDS, strict=True)
     ]
     flat = [weight.flatten().tolist() for weight in weights]
-    return SBS(groups, lr=0.1, **options), ReferenceSBS(flat, KINDS, lr=0.1, **options)
+    optimizer = SBS(groups, lr=0.1, fused=fused, **options)
+    return optimizer, ReferenceSBS(flat, KINDS, lr=0.1, **options)
 
 
 def parameters(optimizer: SBS) -> list[Tensor]:
@@ -71,23 +74,27 @@ def assert_same(optimizer: SBS, reference: ReferenceSBS) -> None:
             )
 
 
+@pytest.mark.parametrize("fused", [False, None], ids=["eager", "compiled where possible"])
 @pytest.mark.parametrize("scaling", ["none", "linear"])
 @pytest.mark.parametrize("move", MOVES, ids=str)
 @pytest.mark.parametrize("probability", PROBABILITIES, ids=str)
 def test_every_way_to_draw_and_to_move_agrees_with_algorithm_2(
-    scaling: str, move: dict, probability: dict, device: str
+    fused: bool | None, scaling: str, move: dict, probability: dict, device: str
 ) -> None:
     if device == "mps":
         pytest.skip("no double precision on mps")
     options = {"lr_scaling": scaling, **move, **probability}
-    optimizer, reference = sbs_and_reference(device, **options)
+    optimizer, reference = sbs_and_reference(device, fused=fused, **options)
     assert_side_by_side(optimizer, reference, steps=8, device=device)
 
 
+@pytest.mark.parametrize("fused", [False, None], ids=["eager", "compiled where possible"])
 @pytest.mark.parametrize("move", MOVES, ids=str)
 @pytest.mark.parametrize("rest", REST, ids=str)
-def test_every_other_option_agrees_with_algorithm_2(rest: dict, move: dict) -> None:
-    optimizer, reference = sbs_and_reference(**rest, **move)
+def test_every_other_option_agrees_with_algorithm_2(
+    fused: bool | None, rest: dict, move: dict
+) -> None:
+    optimizer, reference = sbs_and_reference(fused=fused, **rest, **move)
     assert_side_by_side(optimizer, reference, steps=8)
 
 
@@ -157,17 +164,19 @@ def test_options_changed_between_steps_take_effect(change: dict) -> None:
         assert torch.equal(*batches)
 
 
+@pytest.mark.parametrize("fused", [False, None], ids=["eager", "compiled where possible"])
 @pytest.mark.parametrize("probability", [None, 0.3])
 @pytest.mark.parametrize("reading", ["total", "mean", "weighted"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_the_mask_of_a_step_can_be_computed_by_hand(
-    dtype: torch.dtype, reading: str, probability: float | None, device: str
+    dtype: torch.dtype, reading: str, probability: float | None, fused: bool | None, device: str
 ) -> None:
     if device == "mps" and dtype == torch.float64:
         pytest.skip("no double precision on mps")
     shapes = [(300_000,), (300, 300), (50, 4, 3, 3), (8, 4, 3, 3)]
     weights = [nn.Parameter(torch.zeros(s, dtype=dtype, device=device)) for s in shapes]
-    optimizer = SBS(weights, lr=1.0, cross_layer=reading, probability=probability, seed=42)
+    options = {"cross_layer": reading, "probability": probability, "fused": fused}
+    optimizer = SBS(weights, lr=1.0, seed=42, **options)
     for step in range(3):
         grads = [torch.randn(s, device=device).to(dtype) for s in shapes]
         set_gradients(optimizer, grads)
@@ -363,9 +372,10 @@ def test_a_constant_gradient_is_averaged_exactly_until_the_move() -> None:
     assert abs(moves.sum() - 2000) < 5 * 40
 
 
-def test_linear_scaling_moves_by_the_sum_of_the_gradients() -> None:
+@pytest.mark.parametrize("fused", [False, None], ids=["eager", "compiled where possible"])
+def test_linear_scaling_moves_by_the_sum_of_the_gradients(fused: bool | None) -> None:
     weight = nn.Parameter(torch.zeros(500, dtype=torch.float64))
-    optimizer = SBS([weight], lr=1.0, probability=0.3, lr_scaling="linear")
+    optimizer = SBS([weight], lr=1.0, probability=0.3, lr_scaling="linear", fused=fused)
     total = torch.zeros_like(weight)
     for _ in range(40):
         weight.grad = torch.randn(500, dtype=torch.float64)

@@ -75,6 +75,27 @@ def test_what_method_md_says_of_the_article_s_own_numbers() -> None:
             assert len(ours) == len(theirs) == 4
             steadier.append(max(ours) - min(ours) < max(theirs) - min(theirs))
     assert (sum(steadier), any(steadier[6:])) == (5, False)
+    for table, datasets, nets, shares, expected in (
+        ("comparison", ("CIFAR10", "SVHN", "STL10"), 3, ("1",), -0.69),
+        ("partial_training", ("CIFAR10",), 2, ("1/2", "1/4", "1/8"), 0.07),
+    ):
+        growths = [
+            gain(table, data, net, "128", share) - gain(table, data, net, "16", share)
+            for data in datasets
+            for net in ("VGG11", "ResNet18", "ResNet50")[:nets]
+            for share in shares
+        ]
+        assert round(sum(growths) / len(growths), 2) == expected
+    of_lambda = [row for row in published_rows() if row["param"].endswith("part=lambda")]
+    for stat, best in (("mean", "-8"), ("max", "-4")):
+        for net in ("VGG11", "ResNet18"):
+            values = {
+                row["param"].split("lambda=")[1].partition(";")[0]: float(row["value"])
+                for row in of_lambda
+                if (row["stat"], row["model"]) == (stat, net)
+            }
+            assert len(values) == 4
+            assert max(values, key=values.get) == best
     for size, chosen, better in (("16", "0", "0.3"), ("32", "0.3", "0.6")):
         means = {
             row["param"].partition("=")[2]: float(row["value"])
@@ -125,6 +146,7 @@ def test_some_numbers_by_hand() -> None:
         {"augment": False},
         {"weight_decay": 0.0},
         {"precision": "bf16"},
+        {"validation": 500},
         {"lr": 0.5},
         {"schedule": "constant"},
         {"schedule_settings": {"steepness": 4.0}},

@@ -15,6 +15,8 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 
 from stochbatch import SBS, data, param_groups
+from stochbatch.nets import resample_batch_norm
+from stochbatch.optim import EntropySGD
 from stochbatch.training import METHODS, Interrupted, RunError, Trial, read_run, run
 from stochbatch.training.builders import build_network
 from stochbatch.training.tensorboard import TensorBoard
@@ -133,6 +135,41 @@ def test_it_is_the_loop_that_one_would_write(method: str, tmp_path: Path) -> Non
     assert read.result.accuracy.final == 100 * hits / len(test)
     with torch.no_grad():
         torch.testing.assert_close(read.network()(pixels.float()), network(pixels.float()))
+
+
+def test_an_epoch_of_entropy_sgd_has_the_batches_of_one_of_sgd(tmp_path: Path) -> None:
+    """Nine batches: three outer steps of three. Batch norm is re-estimated before evaluations."""
+    trial = Trial(**SMALL, method="entropy-sgd", settings={"L": 3}, momentum=0.6, seed=4)
+    run(trial, tmp_path)
+    train = data.load("digits")
+    chosen = data.subset(4, len(train), 0.2)
+    images, labels = train.images[chosen], train.labels[chosen]
+    batches = data.Batches(images, labels, 32, seed=4, augmentation=data.Augmentation(1))
+    seed_everything(4, "initial weights")
+    network = build_network(trial)
+    usual = {"momentum": 0.6, "weight_decay": 5e-4, "seed": 4}
+    optimizer = EntropySGD(network.parameters(), L=3, **usual)
+
+    def closure() -> torch.Tensor:
+        images, labels = next(order)
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(network(images.contiguous()), labels)
+        loss.backward()
+        return loss
+
+    for epoch, lr in enumerate([1.0, 0.505, 0.01]):
+        network.train()
+        optimizer.param_groups[0]["lr"] = lr
+        order = batches.epoch(epoch)
+        for _ in range(3):
+            optimizer.step(closure)
+        assert next(order, None) is None
+        resample_batch_norm(network, (images for images, _ in batches.epoch(epoch)))
+    weights = read_run(tmp_path / trial.folder).weights()
+    assert "features.1.running_mean" in weights
+    for name, weight in weights.items():
+        expected = network.state_dict()[name].contiguous()
+        torch.testing.assert_close(weight, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_what_a_run_leaves(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ from stochbatch.report.formatting import minus, number, signed
 from stochbatch.report.layout import BATCH_SIZE, Group, Layout
 from stochbatch.studies.statistics import CellStatistics, ClaimStatistics, accuracies
 
-MANY = 6
-"""No more panels of a kind than this; of more groups the first batch size is drawn."""
+MANY = 9
+"""No more panels of a kind than this, those of Figure 2; of more groups the first batch size is
+drawn."""
 HEIGHT, LABEL = 232, 17
 """Pixels of a panel, and of a label beside a line."""
 BRIEF = 11
@@ -353,7 +354,7 @@ def over_trials(curves: Sequence[Sequence[float | None]]) -> list[Point]:
 
 
 def curves(layout: Layout) -> tuple[list[Curves], Span]:
-    """Return curves by place, six at most, and the range of accuracies that they share."""
+    """Return curves by place, nine at most, and the range of accuracies that they share."""
     found: list[Curves] = []
     values: list[float] = []
     for group in groups(layout)[0]:
