@@ -36,7 +36,6 @@ VERDICTS = (
     "1 of 3 pairs",
     "0 of 3 pairs",
     "3 pairs, not as planned",
-    "chosen on these trials",
 )
 SAYS = {
     "better": "sbs is shown to beat sgd",
@@ -46,9 +45,6 @@ SAYS = {
     "1 of 3 pairs": "No verdict yet on sbs against sgd: 1 of 3 pairs of trials are over",
     "0 of 3 pairs": "No verdict yet on sbs against sgd: 0 of 3 pairs of trials are over",
     "3 pairs, not as planned": "No verdict on sbs against sgd: not the planned number of trials",
-    "chosen on these trials": (
-        "No verdict on sbs against sgd: settings were chosen on the trials compared"
-    ),
 }
 
 
@@ -102,7 +98,7 @@ def several(*verdicts: str, best: bool = False) -> Layout:
     study = found.results.study.model_copy(update={"claims": claims})
     row = found.claims[0]
     rows = tuple(
-        judged(replace(row, claim=claim, ahead=None, baseline_present=len(others)), verdict)
+        judged(replace(row, claim=claim, ahead=None), verdict)
         for claim, verdict in zip(claims, verdicts, strict=True)
     )
     return Layout(

@@ -341,7 +341,7 @@ def test_labels_of_any_kind_leave_tables_whole(tmp_path: Path) -> None:
         name = "method"
         field = "method"
         values = ["sgd", "sbs"]
-        [claim]
+        [[claims]]
         axis = "method"
         better = "sbs"
         than = "sgd"

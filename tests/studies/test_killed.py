@@ -32,7 +32,7 @@ evaluate_every = 3
 [[axes]]
 name = "method"
 points = [{ label = "SGD", method = "sgd" }, { label = "SBS", method = "sbs" }]
-[claim]
+[[claims]]
 axis = "method"
 better = "SBS"
 than = "SGD"

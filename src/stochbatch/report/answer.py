@@ -14,7 +14,7 @@ from stochbatch.report.layout import Layout
 from stochbatch.studies.claim import Claim
 from stochbatch.studies.conclusions import conclusions
 from stochbatch.studies.statistics import ClaimStatistics
-from stochbatch.studies.verdicts import BEST, BETTER, CHOSEN, NOT_BEST, SAME, UNDECIDED, WORSE
+from stochbatch.studies.verdicts import BEST, BETTER, NOT_BEST, SAME, UNDECIDED, WORSE
 
 Kind = Literal["better", "worse", "same", "undecided", "none"]
 Rows = Sequence[ClaimStatistics]
@@ -125,7 +125,7 @@ def _clauses(rows: Rows) -> list[str]:
         claims.setdefault(row.claim, []).append(row)
     merged: dict[object, list[list[ClaimStatistics]]] = {}
     for claim, its in claims.items():
-        plain = len(its) == 1 and not (claim.best or claim.chooses or claim.grows)
+        plain = len(its) == 1 and not (claim.best or claim.grows)
         same = (claim.axis, claim.than, kind(its[0]), _yet(its)) if plain else claim
         merged.setdefault(same, []).append(its)
     return [
@@ -146,7 +146,7 @@ def clause(rows: Rows) -> str:
     first, kinds = rows[0], Counter(map(kind, rows))
     claim, places = first.claim, len(rows)
     subject, rest = _sides(claim)
-    best = f"the best of {first.baseline_present + first.present}"
+    best = f"the best of {len(claim.than) + 1}"
     if len(kinds) > 1:
         what = f"{subject} as {best}" if claim.best else f"{subject} against {rest}"
         words = {**PLACES, "better": "shown", "worse": "refuted"} if claim.best else PLACES
@@ -160,8 +160,6 @@ def clause(rows: Rows) -> str:
             "worse": f"{subject} is shown not to be {best}",
             "undecided": f"{subject} is not shown to be {best}",
         }.get(only, f"No verdict{yet} on {subject} as {best}")
-    elif claim.chooses:
-        text = f"No verdict on {claim.name or f'{subject} against {rest}'}"
     else:
         text = _sentence(only, subject, rest, yet, gain=bool(claim.grows))
         text = text[0].upper() + text[1:] if claim.grows else text
@@ -191,8 +189,6 @@ def _yet(rows: Rows) -> str:
 
 
 def _reason(row: ClaimStatistics) -> str:
-    if row.verdict == CHOSEN:
-        return "settings were chosen on the trials compared"
     if not _yet([row]):
         return "not the planned number of trials"
     return f"{row.pairs} of {row.planned} pairs of trials are over"
@@ -202,13 +198,12 @@ def _sides(claim: Claim) -> tuple[str, str]:
     """Return both sides of a claim; a bare number with its axis."""
     if claim.grows:
         return claim.sides
-    return _one_of(claim.axis, claim.better), _one_of(claim.axis, claim.than)
+    others = f"one of {len(claim.than)}" if claim.best else _one(claim.axis, claim.than[0])
+    return _one(claim.axis, claim.better), others
 
 
-def _one_of(axis: str, labels: Sequence[str]) -> str:
-    if len(labels) > 1:
-        return f"one of {len(labels)}"
-    return f"{axis} {labels[0]}" if re.match(r"[-\d.]", labels[0]) else labels[0]
+def _one(axis: str, label: str) -> str:
+    return f"{axis} {label}" if re.match(r"[-\d.]", label) else label
 
 
 def sentences(layout: Layout) -> list[str]:
@@ -243,9 +238,8 @@ def numbers(row: ClaimStatistics) -> str:
     """Return a comparison's difference in a sentence."""
     claim = row.claim
     subject, rest = _sides(claim)
-    if row.cell and (claim.chooses or claim.best):
-        subject = row.cell.coordinates[claim.axis]
-        rest = row.baseline.coordinates[claim.axis] if row.baseline else rest
+    if claim.best and row.baseline:
+        subject, rest = claim.better, row.baseline.coordinates[claim.axis]
     if row.difference is None:
         if row.ahead and row.ahead[1] > 1:
             return f"No seed of {subject} and {rest} is over in all {row.ahead[1]} places yet."
@@ -285,8 +279,6 @@ def _around(layout: Layout, row: ClaimStatistics) -> list[str]:
         found.append(f"A true difference of {row.detectable:.1f} points would be found with 80 %.")
     elif kind(row) == "same":
         found.append(f"Differences within {study.margin:g} points count as none.")
-    elif row.verdict == CHOSEN:
-        found.append("Only fresh seeds could decide it.")
     elif kind(row) == "none":
         found.append(f"A verdict needs exactly the {row.planned} planned trials per cell.")
     if row.collapsed:

@@ -151,9 +151,8 @@ def drawn(groups: list[tuple[str, list[Comparison]]]) -> Forest:
 def comparison(layout: Layout, row: ClaimStatistics) -> Comparison:
     """Return a row of the plot."""
     claim, note = row.claim, ""
-    if row.cell and row.pairs and (claim.chooses or claim.best):
-        other = row.baseline.coordinates[claim.axis] if row.baseline else "what was left out"
-        note = f"{row.cell.coordinates[claim.axis]} against {other}"
+    if row.baseline and row.pairs and claim.best:
+        note = f"{claim.better} against {row.baseline.coordinates[claim.axis]}"
     elif row.ahead and row.ahead[1] > 1:
         more = "larger" if claim.grows else "ahead"
         note = f"{more} in {row.ahead[0]} of {row.ahead[1]}"

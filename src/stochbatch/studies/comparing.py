@@ -91,7 +91,7 @@ def comparison(
                 )
             ],
             claims=[
-                Claim(axis="method", better=(title,), than=(titles[0],), primary=True)
+                Claim(axis="method", better=title, than=(titles[0],), primary=True)
                 for title in titles[1:]
             ],
             repetitions=seeds,
