@@ -107,14 +107,13 @@ def several(*verdicts: str, best: bool = False) -> Layout:
 
 
 @pytest.mark.parametrize("mix", list(itertools.combinations_with_replacement(VERDICTS[:6], 2)))
-def test_two_claims_have_a_clause_each_or_share_one(mix: tuple[str, str]) -> None:
+def test_two_claims_have_a_clause_each(mix: tuple[str, str]) -> None:
     text = headline(several(*mix))
     kinds = [kind(row) for row in several(*mix).claims]
     for word, one in (("beat", "better"), ("lose", "worse"), ("differ from", "undecided")):
         assert (f"{word}" in text) == (one in kinds)
     assert ("No practical" in text) == ("same" in kinds)
     assert ("No verdict yet" in text) == ("none" in kinds)
-    assert ("m0 and m1" in text) == (kinds[0] == kinds[1])
     assert all(label in text for label in ("m0", "m1"))
 
 
@@ -143,7 +142,6 @@ DECIDED = (" is decided ", " are decided ")
 
 
 def test_a_headline_has_clauses_as_long_as_there_is_room_then_it_counts() -> None:
-    assert headline(several("worse", "worse")) == "m0 and m1 are shown to lose to sgd"
     assert headline(several("better", "undecided")) == (
         "m0 is shown to beat sgd; m1 is not shown to differ from sgd"
     )
@@ -222,13 +220,6 @@ def test_a_card_has_the_colour_and_the_words_of_its_verdict(verdict: str) -> Non
         SAYS[verdict],
     )
     assert sum(int(words.split()[0]) for _, words in card.tally) == 3
-
-
-def test_many_claims_have_a_card_per_verdict() -> None:
-    mix = ["better", *["undecided"] * 7, "0 of 3 pairs", "worse"]
-    found = cards(several(*mix))
-    assert [card.kind for card in found] == ["better", "worse", "undecided", "none"]
-    assert found[2].title == "Undecided: 7 of 10"
 
 
 @pytest.mark.parametrize("name", list(STUDIES))

@@ -10,7 +10,6 @@ import torch
 from stochbatch.studies.estimate import (
     Kind,
     Speed,
-    TimeLeft,
     estimate,
     kind_of,
     measure,
@@ -55,18 +54,6 @@ def test_a_study_of_a_hundred_billion_epochs_is_estimated_at_once(tmp_path: Path
     trial = small_trial(epochs=10**11)
     (seconds,) = estimate([trial], tmp_path, CPU, measured=speed)
     assert seconds == pytest.approx(10**11 * (1352 * 0.2 * 0.001 + 445 * 0.0001))
-
-
-def test_a_kind_that_has_not_begun_is_taken_to_be_as_fast_as_the_others() -> None:
-    known, other = small_trial(epochs=2), small_trial(epochs=4, width=0.5)
-    left = TimeLeft([known, other])
-    assert left.seconds() is None
-    left.progress(known, [{"seconds": 3.0}])
-    assert left.seconds() == pytest.approx(3 + 4 * 3)
-    left.progress(other, [{"seconds": 5.0}])  # from now on there are two in parallel
-    assert left.seconds() == pytest.approx(3 * 5)
-    left.end_of(other)
-    assert left.seconds() == pytest.approx(3)
 
 
 def test_every_kind_is_measured_once(tmp_path: Path) -> None:

@@ -19,8 +19,6 @@ from stochbatch.studies.verdicts import BEST, BETTER, NOT_BEST, SAME, UNDECIDED,
 Kind = Literal["better", "worse", "same", "undecided", "none"]
 Rows = Sequence[ClaimStatistics]
 
-CARDS = 8
-"""Of more claims than this there is a card per verdict, not per claim."""
 LONGEST = 140
 """Letters of a headline that names its claims; a longer one counts them."""
 KINDS: dict[str, Kind] = {
@@ -36,15 +34,11 @@ PLACES: dict[Kind, str] = {
     **{"better": "better", "worse": "worse", "same": "no practical difference"},
     **{"undecided": "undecided", "none": "no verdict"},
 }
-TITLES: dict[Kind, str] = {
-    **{"better": "Decided in favour", "worse": "Decided against"},
-    **{"same": "No practical difference", "undecided": "Undecided", "none": "No verdict"},
-}
 
 
 @dataclass(frozen=True)
 class Card:
-    """What was found on a claim, or of all claims with one verdict."""
+    """What was found on a claim."""
 
     kind: Kind
     title: str
@@ -79,7 +73,10 @@ def headline(layout: Layout) -> str:
     rows = main_rows(layout)
     if not rows:
         return layout.results.study.title
-    text = "; ".join(_clauses(rows))
+    by_claim: dict[Claim, list[ClaimStatistics]] = {}
+    for row in rows:
+        by_claim.setdefault(row.claim, []).append(row)
+    text = "; ".join(map(clause, by_claim.values()))
     if len(text) > LONGEST:
         text = counted(rows)
     part = "cells" in layout.results.narrowed
@@ -118,29 +115,6 @@ def counted(rows: Rows) -> str:
     return f"Of {several}, {', '.join([first, *(f'{n} {text}' for n, text in more)])}"
 
 
-def _clauses(rows: Rows) -> list[str]:
-    """Return a clause per claim; what has the same verdict against the same is one clause."""
-    claims: dict[Claim, list[ClaimStatistics]] = {}
-    for row in rows:
-        claims.setdefault(row.claim, []).append(row)
-    merged: dict[object, list[list[ClaimStatistics]]] = {}
-    for claim, its in claims.items():
-        plain = len(its) == 1 and not (claim.best or claim.grows)
-        same = (claim.axis, claim.than, kind(its[0]), _yet(its)) if plain else claim
-        merged.setdefault(same, []).append(its)
-    return [
-        clause(group[0]) if len(group) == 1 else _shared_clause([rows[0] for rows in group])
-        for group in merged.values()
-    ]
-
-
-def _shared_clause(rows: Rows) -> str:
-    """Return what was found on several claims against the same."""
-    subject = " and ".join(_sides(row.claim)[0] for row in rows)
-    _, rest = _sides(rows[0].claim)
-    return _sentence(kind(rows[0]), subject, rest, _yet(rows), several=True)
-
-
 def clause(rows: Rows) -> str:
     """Return what was found on one claim, in one place or in several."""
     first, kinds = rows[0], Counter(map(kind, rows))
@@ -169,16 +143,13 @@ def clause(rows: Rows) -> str:
     return f"{text} in all {places} places" if places > 1 else text
 
 
-def _sentence(
-    one: Kind, subject: str, rest: str, yet: str, several: bool = False, gain: bool = False
-) -> str:
-    verb = "are" if several else "is"
+def _sentence(one: Kind, subject: str, rest: str, yet: str, gain: bool) -> str:
     better, worse = ("be larger than", "be smaller than") if gain else ("beat", "lose to")
     return {
-        "better": f"{subject} {verb} shown to {better} {rest}",
-        "worse": f"{subject} {verb} shown to {worse} {rest}",
+        "better": f"{subject} is shown to {better} {rest}",
+        "worse": f"{subject} is shown to {worse} {rest}",
         "same": f"No practical difference between {subject} and {rest}",
-        "undecided": f"{subject} {verb} not shown to differ from {rest}",
+        "undecided": f"{subject} is not shown to differ from {rest}",
         "none": f"No verdict{yet} on {subject} against {rest}",
     }[one]
 
@@ -287,10 +258,8 @@ def _around(layout: Layout, row: ClaimStatistics) -> list[str]:
 
 
 def cards(layout: Layout) -> list[Card]:
-    """Return a card per claim, or per verdict if there are many claims."""
+    """Return a card per claim."""
     claims = layout.results.study.claims
-    if len(claims) > CARDS:
-        return _by_verdict(layout)
     tuned = bool(layout.results.tuned)
     told = conclusions(layout.results) if tuned else map(numbers, layout.claims)
     text_of = dict(zip(map(id, layout.claims), told, strict=True))
@@ -324,20 +293,3 @@ def _tally(rows: Rows) -> list[tuple[Kind, str]]:
 def counted_as(verdict: str) -> str:
     """Return a verdict as it stands after a number."""
     return f"with {verdict}" if verdict[0].isdigit() else verdict
-
-
-def _by_verdict(layout: Layout) -> list[Card]:
-    found = []
-    for one in PLACES:
-        rows = [row for row in layout.claims if kind(row) == one]
-        if rows:
-            listed = [
-                f"{named(layout, row)}: "
-                + (f"{signed(row.difference)} points" if row.pairs else "not run yet")
-                for row in rows[:CARDS]
-            ]
-            if more := rows[CARDS:]:
-                listed.append(f"and {len(more)} more")
-            title = f"{TITLES[one]}: {len(rows)} of {len(layout.claims)}"
-            found.append(Card(one, title, list(map(minus, listed)), _tally(rows), None))
-    return found

@@ -19,11 +19,10 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from stochbatch.registry import METHODS, STUDIES
-from stochbatch.studies.cell import Cell
+from stochbatch.studies.cell import Cell, StudyError, with_labels
 from stochbatch.studies.claim import Claim
 from stochbatch.studies.published import check_table, published_value
 from stochbatch.studies.scales import Scale
-from stochbatch.studies.selection import StudyError, with_labels
 from stochbatch.studies.tuning import Tuning
 from stochbatch.training import Trial, TrialError
 from stochbatch.training.exceptions import what_is_wrong
