@@ -13,7 +13,6 @@ from stochbatch.studies.estimate import (
     estimate,
     kind_of,
     measure,
-    until_all_are_done,
 )
 from stochbatch.training import run, runner
 from tests.training.runs import CrashError, Witness, crash, small_trial
@@ -68,12 +67,6 @@ def test_batch_sizes_count_where_they_decide_about_the_speed() -> None:
     assert kind_of(small, CPU) == kind_of(large, CPU)
     cuda = torch.device("cuda")
     assert kind_of(small, cuda) != kind_of(large, cuda)
-
-
-def test_a_trial_is_not_cut_in_two() -> None:
-    assert until_all_are_done([10, 10, 10], workers=2) == 20
-    assert until_all_are_done([1, 2, 3, 4], workers=2) == 6  # 1 and 3, 2 and 4
-    assert until_all_are_done([], workers=2) == 0
 
 
 def test_a_speed_is_really_measured() -> None:

@@ -262,13 +262,13 @@ def time_of(
     told: Callable[[Any], None] = lambda kind: None,
 ) -> str:
     """Return in words how long trials take here; more workers than cores or GPUs do not help."""
-    from stochbatch.studies.estimate import duration, estimate, until_all_are_done
+    from stochbatch.studies.estimate import duration, estimate
     from stochbatch.studies.local_engine import default_workers
     from stochbatch.training.device import choose_device
 
     most = default_workers(device)
     each = estimate(trials, root, choose_device(device), told)
-    return duration(until_all_are_done(each, min(workers or most, most, len(trials))))
+    return duration(max(max(each), sum(each) / min(workers or most, most)))
 
 
 @app.command(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,20 +101,6 @@ def estimate(
             done = len(read_metrics(root / trial.folder))
         seconds.append(speeds[kind].seconds(trial) * max(0, trial.epochs - done) / trial.epochs)
     return seconds
-
-
-def until_all_are_done(seconds: Iterable[float], workers: int) -> float:
-    """Return when the last of so many workers is done, each taking the next as it gets free.
-
-    Example:
-        >>> from stochbatch.studies.estimate import until_all_are_done
-        >>> until_all_are_done([10, 10, 10], workers=2)
-        20.0
-    """
-    free = [0.0] * workers
-    for each in seconds:
-        heapq.heapreplace(free, free[0] + each)
-    return max(free)
 
 
 def duration(seconds: float) -> str:
