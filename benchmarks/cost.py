@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from stochbatch.data import DATASETS
 from stochbatch.nets import NETWORKS
 from stochbatch.studies import SCALES, STUDIES
-from stochbatch.studies.estimate import kind_of, measure, until_all_are_done
+from stochbatch.studies.estimate import kind_of, measure
 from stochbatch.training import Trial
 
 Forward = dict[tuple[str, str], int]
@@ -118,8 +118,8 @@ def _print_trials(trials: Sequence[Trial], forward: Forward, speed: float) -> No
 def _print_study(seconds: Sequence[float]) -> None:
     """Print how long all trials take on several numbers of devices."""
     print(f"\n{len(seconds)} trials, {sum(seconds) / 3600:.0f} GPU-hours.\n")
-    longest_first = sorted(seconds, reverse=True)
-    spans = [(count, until_all_are_done(longest_first, count) / 3600) for count in DEVICES]
+    # The longest first: then the devices are done at about the same time.
+    spans = [(count, max(max(seconds), sum(seconds) / count) / 3600) for count in DEVICES]
     rows = [[str(count), f"{span:.1f}", f"{span / 24:.1f}"] for count, span in spans]
     print(_table(["GPUs", "hours", "days"], rows))
     print(f"\nThe longest trial takes {max(seconds) / 3600:.1f} h.\n")

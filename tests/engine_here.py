@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stochbatch.studies.engine import Count
+from stochbatch.studies.engine import Ended
 from stochbatch.training import Trial, run
 
 
@@ -19,12 +19,9 @@ def run_trials(
     data_root: str | Path | None = None,
     accept_hash: bool = False,
     **options: Any,
-) -> Count:
-    count = Count()
-    for trial in trials:
-        result = run(trial, root, device="cpu", data_root=data_root, accept_hash=accept_hash)
-        count.add(trial, result.status, "")
-    return count
+) -> list[Ended]:
+    options = {"device": "cpu", "data_root": data_root, "accept_hash": accept_hash}
+    return [Ended(trial, run(trial, root, **options).status, "") for trial in trials]
 
 
 @pytest.fixture

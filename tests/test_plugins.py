@@ -27,7 +27,7 @@ points = [
     { label = "SGD", method = "sgd" },
     { label = "SignSGD", method = "signs", lr = 0.01, settings = { power = 0.5 } },
 ]
-[claim]
+[[claims]]
 axis = "method"
 better = "SignSGD"
 than = "SGD"
@@ -245,12 +245,13 @@ if __name__ == "__main__":
     from stochbatch.studies import SCALES, Study, collect
     from stochbatch.studies.local_engine import run_trials
     results = collect(Study.from_file("mine.toml"), SCALES["paper"], "runs", repetitions=1)
-    count = run_trials(results.missing, "runs", workers=1)
-    print(count.finished, count.failed, *count.errors)
+    for trial, status, text in run_trials(results.missing, "runs", workers=1):
+        print(status, text)
 """
     (folder / "main.py").write_text(text)
     done = forked(["python", folder / "main.py"], folder, timeout=200)
-    assert done.stdout.startswith("1 1 "), done.stderr
+    lines = sorted(line.split()[0] for line in done.stdout.splitlines())
+    assert lines == ["failed", "finished"], done.stderr
     assert "no method is called 'signs'" in done.stdout
     (error,) = folder.glob("runs/*/error.json")
     assert "no method is called 'signs'" in error.read_text()

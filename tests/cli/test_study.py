@@ -17,7 +17,7 @@ batch_size = 32
 [[axes]]
 name = "method"
 points = [{ label = "SGD", method = "sgd" }, { label = "SBS", method = "sbs" }]
-[claim]
+[[claims]]
 axis = "method"
 better = "SBS"
 than = "SGD"

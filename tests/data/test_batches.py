@@ -162,26 +162,6 @@ def test_images_are_channels_last_in_memory(device: str) -> None:
         ({"rank": 2, "ranks": 2}, ValueError, "rank must be in [0, 2), got 2"),
         ({"augmentation": Augmentation(-1)}, ValueError, "padding must be 0 or more, got -1"),
         (
-            {"normalisation": Normalisation((1.0,), (1.0,))},
-            ValueError,
-            "normalisation has 1 channels in mean, images have 3",
-        ),
-        (
-            {"normalisation": Normalisation((1.0,) * 3, (1.0,))},
-            ValueError,
-            "normalisation has 1 channels in std, images have 3",
-        ),
-        (
-            {"normalisation": Normalisation((1.0,) * 3, (1.0, 0.0, 1.0))},
-            ValueError,
-            "normalisation.std must be above 0, got (1.0, 0.0, 1.0)",
-        ),
-        (
-            {"normalisation": Normalisation((1.0,) * 3, (1.0, float("nan"), 1.0))},
-            ValueError,
-            "normalisation.std must be finite, got nan",
-        ),
-        (
             {"images": images().float()},
             ValueError,
             "images must be uint8 of shape N x C x H x W, got torch.float32",

@@ -23,7 +23,7 @@ STUDY = {
         {"name": "size", "zip": {"batch_size": [16, 128], "momentum": [0.0, 0.9]}},
         {"name": "rate", "points": [{"label": "fast", "lr": 0.2}, {"label": "slow", "lr": 0.05}]},
     ],
-    "claim": {"axis": "method", "better": "sbs", "than": ["sgd"]},
+    "claims": [{"axis": "method", "better": "sbs", "than": ["sgd"]}],
     "repetitions": 1,
 }
 

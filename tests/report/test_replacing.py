@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
+import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from stochbatch.report import ReportError, write_report
-from stochbatch.report.page import _replace
+from stochbatch.report.page import written
 from stochbatch.studies import StudyResults
 from tests.report.finished_study import STUDY, finished_study
 
@@ -58,53 +56,19 @@ def test_a_folder_with_files_of_others_is_refused(folder: Path, name: str) -> No
 
 def test_a_report_that_cannot_be_written_leaves_the_earlier_one(folder: Path) -> None:
     before = files(folder)
-    with pytest.raises(OSError, match="File exists|Not a directory"):
-        _replace(folder, {"table.csv": b"new", "table.csv/inside": b"impossible"})
+    with pytest.raises(ReportError, match="File exists|Not a directory"):
+        written(folder, lambda: {"table.csv": b"new", "table.csv/inside": b"impossible"})
     assert files(folder) == before
     assert list(folder.parent.iterdir()) == [folder]
 
 
-class Interrupted(dict[str, bytes]):
-    """Files of a report, before the last of which another report comes into the same folder."""
-
-    def __init__(self, folder: Path, ours: dict[str, bytes], theirs: dict[str, bytes]) -> None:
-        super().__init__(ours)
-        self.other = threading.Thread(target=_replace, args=(folder, theirs))
-
-    def items(self) -> Any:
-        *first, last = super().items()
-        yield from first
-        self.other.start()
-        self.other.join(0.3)
-        yield last
-
-
-def test_two_reports_into_one_folder_take_turns(folder: Path) -> None:
-    theirs = {"index.html": b"theirs", "table.md": b"theirs"}
-    ours = Interrupted(folder, {"index.html": b"ours", "table.tex": b"ours"}, theirs)
-    _replace(folder, ours)
-    ours.other.join()
-    assert files(folder) == theirs
-    assert list(folder.parent.iterdir()) == [folder]
-
-
-def test_many_reports_at_once_leave_one_of_them_whole(folder: Path) -> None:
-    reports = [{"index.html": b"%d" % n, "table.md": b"%d" % n} for n in range(8)]
-    with ThreadPoolExecutor(len(reports)) as threads:
-        list(threads.map(lambda report: _replace(folder, report), reports))
-    assert files(folder) in reports
-    assert list(folder.parent.iterdir()) == [folder]
-
-
-@pytest.mark.parametrize("killed", ["before", "between", "after"])
-def test_the_next_report_finishes_a_swap_that_was_killed(folder: Path, killed: str) -> None:
-    """The three moments: while writing, between the two renames, while the old one is removed."""
-    new, old = folder.with_name(".report.new"), folder.with_name(".report.old")
-    if killed == "between":
-        folder.rename(old)
-    left = old if killed == "after" else new
-    left.mkdir()
-    (left / "table.csv").write_bytes(b"half")
+@pytest.mark.parametrize("killed", ["while writing", "before the end"])
+def test_the_next_report_takes_the_place_of_one_that_was_killed(folder: Path, killed: str) -> None:
+    new = folder.with_name(".report.new")
+    new.mkdir()
+    (new / "table.csv").write_bytes(b"half")
+    if killed == "before the end":
+        shutil.rmtree(folder)
     write_report(without_claims(), folder, figures=False)
     write_report(without_claims(), folder.with_name("once"), figures=False)
     assert files(folder) == files(folder.with_name("once"))

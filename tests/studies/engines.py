@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from stochbatch.studies.engine import Count, StudyWatcher, train
+from stochbatch.studies.engine import Ended, StudyWatcher, train
 from stochbatch.training import Trial, run
 from tests.forked import Forked
 from tests.training.runs import lasting
@@ -54,12 +55,20 @@ def until(fact: Callable[[], object], process: Forked | None = None) -> None:
 def assert_as_alone(trials: Sequence[Trial], root: Path, tmp_path: Path) -> None:
     """Compare with the runs that nothing disturbed."""
     for trial in trials:
-        assert train(trial, tmp_path / "whole", patience=0)
+        train(trial, tmp_path / "whole")
         assert lasting(root / trial.folder) == lasting(tmp_path / "whole" / trial.folder)
 
 
-def in_process(trials: Sequence[Trial], root: Path, **options: Any) -> Count:
+def tally(ended: Sequence[Ended]) -> dict[str, int]:
+    """Return how many trials ended how."""
+    return dict(Counter(one.status for one in ended))
+
+
+def errors(ended: Sequence[Ended]) -> list[str]:
+    """Return the errors of the trials that failed, each after its trial's name."""
+    return [f"{one.trial.folder}: {one.text}" for one in ended if one.status == "failed"]
+
+
+def in_process(trials: Sequence[Trial], root: Path, **options: Any) -> list[Ended]:
     """Run trials one after the other, without the processes that an engine starts."""
-    for trial in trials:
-        run(trial, root, device="cpu")
-    return Count(finished=len(trials))
+    return [Ended(one, run(one, root, device="cpu").status, "") for one in trials]

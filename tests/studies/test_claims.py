@@ -1,4 +1,4 @@
-"""Invariant: a claim compares the two cells that it names, or the best of those it names."""
+"""Invariant: a claim compares the cells that it names, in every place of the rest of the grid."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.stats import ttest_1samp
 
 from stochbatch.studies import STUDIES, Study
-from stochbatch.studies.statistics import best_of, statistics
+from stochbatch.studies.statistics import statistics
 from stochbatch.studies.verdicts import holm
 from tests.studies.test_statistics import ACCURACY, results
 
@@ -30,10 +30,11 @@ STUDY = Study.from_text(
         { label = "sbs 2", lr = 0.2, method = "sbs" },
     ]
     [[claims]]
-    name = "tuned"
+    name = "top"
     axis = "run"
-    better = ["sbs 1", "sbs 2"]
+    better = "sbs 1"
     than = ["sgd 1", "sgd 2"]
+    best = true
     [[claims]]
     name = "equal"
     axis = "run"
@@ -50,54 +51,32 @@ STUDY = Study.from_text(
 LOW, MIDDLE, HIGH = [10.0, 20.0, 30.0], [11.0, 22.0, 33.0], [50.0, 50.0, 50.0]
 
 
-def test_the_best_label_of_each_side_stands_for_it_in_each_place() -> None:
+def test_a_label_that_is_the_best_stands_against_the_strongest_rival() -> None:
     columns = [LOW, MIDDLE, HIGH, MIDDLE, HIGH, MIDDLE, LOW, MIDDLE]
     first, second, *_ = statistics(results(*columns, study=STUDY)).claims
     assert (first.cell.key, first.baseline.key) == (("16", "sbs 1"), ("16", "sgd 2"))
-    assert (first.among, first.baseline_among) == (2, 2)
     assert first.difference == pytest.approx(50 - 22)
-    assert (second.cell.key, second.baseline.key) == (("128", "sbs 2"), ("128", "sgd 1"))
-    assert second.difference == pytest.approx(22 - 50)
+    assert (second.cell.key, second.baseline.key) == (("128", "sbs 1"), ("128", "sgd 1"))
     assert second.place == {"batch size": "128"}
+    (before, *_) = statistics(results([], MIDDLE, study=STUDY)).claims
+    assert before.baseline.key == ("16", "sgd 2")  # the only one with a trial
 
 
-@pytest.mark.parametrize(
-    ("columns", "labels", "among", "pairs"),
-    [
-        ([LOW, LOW[::-1], HIGH, HIGH], ("sbs 1", "sgd 1"), (2, 2), 3),  # of equal means the first
-        ([[], LOW, [None, None], MIDDLE], ("sbs 2", "sgd 2"), (1, 1), 3),  # only with a trial
-        ([], ("sbs 1", "sgd 1"), (0, 0), 0),  # before any trial
-        ([MIDDLE, LOW, [99.0], LOW], ("sbs 2", "sgd 1"), (1, 2), 3),  # one lucky trial is none
-        ([[1.0], [2.0, 2.0], [9.0], [3.0]], ("sbs 1", "sgd 2"), (2, 2), 1),  # unless all have few
-    ],
-)
-def test_which_label_stands_for_a_side(
-    columns: list[list[float]], labels: tuple[str, ...], among: tuple[int, ...], pairs: int
-) -> None:
-    (first, *_) = statistics(results(*columns, study=STUDY)).claims
-    assert (first.cell.key[1], first.baseline.key[1]) == labels
-    assert (first.among, first.baseline_among, first.pairs) == (*among, pairs)
-    assert first.verdict == "chosen on these trials"
-
-
-def test_the_order_is_that_of_the_claim_and_not_of_the_grid() -> None:
-    claim = STUDY.claims[0].model_copy(update={"better": ("sbs 2", "sbs 1")})
-    study = STUDY.model_copy(update={"claims": [claim]})
-    (first, _) = statistics(results(LOW, LOW, HIGH, HIGH, study=study)).claims
-    assert first.cell.key[1] == "sbs 2"
-
-
-def test_what_was_narrowed_away_is_not_chosen_and_without_a_better_side_there_is_no_row() -> None:
-    only = {"run": ["sbs 2", "sgd 1"], "batch size": ["16"]}
-    (tuned,) = statistics(results(LOW, HIGH, study=STUDY, only=only)).claims
-    assert (tuned.cell.key[1], tuned.baseline.key[1], tuned.among) == ("sbs 2", "sgd 1", 1)
+def test_nothing_is_the_best_of_those_that_were_picked_and_a_lone_side_has_no_row() -> None:
+    only = {"run": ["sbs 1", "sgd 1"], "batch size": ["16"]}
+    (equal,) = statistics(results(LOW, HIGH, study=STUDY, only=only)).claims
+    assert (equal.claim.name, equal.cell.key[1], equal.baseline.key[1]) == (
+        "equal",
+        "sbs 1",
+        "sgd 1",
+    )
     only = {"run": ["sgd 1"], "batch size": ["16"]}
     assert statistics(results(LOW, study=STUDY, only=only)).claims == ()
 
 
 def test_claims_have_their_rows_in_the_order_of_the_study() -> None:
     rows = statistics(results(study=STUDY)).claims
-    assert [row.claim.name for row in rows] == ["tuned"] * 2 + ["equal"] * 3 + ["large batches"] * 5
+    assert [row.claim.name for row in rows] == ["top"] * 2 + ["equal"] * 3 + ["large batches"] * 5
     assert [row.place for row in rows[5:]] == [
         *({"run": label} for label in ("sgd 1", "sgd 2", "sbs 1", "sbs 2")),
         {},
@@ -109,26 +88,7 @@ def test_claims_have_their_rows_in_the_order_of_the_study() -> None:
 def test_correction_is_over_all_rows_of_all_claims(columns: list[list[float]]) -> None:
     rows = statistics(results(*columns, study=STUDY)).claims
     assert len(rows) == 10
-    tested = [None if row.claim.chooses else row.p for row in rows]
-    assert [row.corrected_p for row in rows] == holm(tested)
-
-
-@settings(deadline=None, max_examples=30)
-@given(st.lists(st.lists(ACCURACY, max_size=4), min_size=1, max_size=8))
-def test_no_label_is_better_than_the_best(columns: list[list[float]]) -> None:
-    cells = results(*columns, study=STUDY).cells[: len(columns)]
-    best, among = best_of(cells)
-    enough = 3 if max(map(len, columns)) >= 3 else 1
-    means = [sum(values) / len(values) if values else -1.0 for values in columns]
-    assert among == sum(len(values) >= enough for values in columns)
-    chosen = cells.index(best)
-    assert len(columns[chosen]) >= enough or not any(columns)
-    for values, mean in zip(columns, means, strict=True):
-        assert means[chosen] >= mean - 1e-9 or len(values) < enough
-
-
-def test_of_no_cells_none_is_the_best() -> None:
-    assert best_of([]) == (None, 0)
+    assert [row.corrected_p for row in rows] == holm([row.p for row in rows])
 
 
 GROWTH = Study.from_text(

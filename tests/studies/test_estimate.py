@@ -10,11 +10,9 @@ import torch
 from stochbatch.studies.estimate import (
     Kind,
     Speed,
-    TimeLeft,
     estimate,
     kind_of,
     measure,
-    until_all_are_done,
 )
 from stochbatch.training import run, runner
 from tests.training.runs import CrashError, Witness, crash, small_trial
@@ -57,18 +55,6 @@ def test_a_study_of_a_hundred_billion_epochs_is_estimated_at_once(tmp_path: Path
     assert seconds == pytest.approx(10**11 * (1352 * 0.2 * 0.001 + 445 * 0.0001))
 
 
-def test_a_kind_that_has_not_begun_is_taken_to_be_as_fast_as_the_others() -> None:
-    known, other = small_trial(epochs=2), small_trial(epochs=4, width=0.5)
-    left = TimeLeft([known, other])
-    assert left.seconds() is None
-    left.progress(known, [{"seconds": 3.0}])
-    assert left.seconds() == pytest.approx(3 + 4 * 3)
-    left.progress(other, [{"seconds": 5.0}])  # from now on there are two in parallel
-    assert left.seconds() == pytest.approx(3 * 5)
-    left.end_of(other)
-    assert left.seconds() == pytest.approx(3)
-
-
 def test_every_kind_is_measured_once(tmp_path: Path) -> None:
     trials = [small_trial(seed=seed, width=width) for seed in range(2) for width in (0.25, 0.5)]
     told: list[Kind] = []
@@ -81,12 +67,6 @@ def test_batch_sizes_count_where_they_decide_about_the_speed() -> None:
     assert kind_of(small, CPU) == kind_of(large, CPU)
     cuda = torch.device("cuda")
     assert kind_of(small, cuda) != kind_of(large, cuda)
-
-
-def test_a_trial_is_not_cut_in_two() -> None:
-    assert until_all_are_done([10, 10, 10], workers=2) == 20
-    assert until_all_are_done([1, 2, 3, 4], workers=2) == 6  # 1 and 3, 2 and 4
-    assert until_all_are_done([], workers=2) == 0
 
 
 def test_a_speed_is_really_measured() -> None:

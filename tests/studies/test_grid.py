@@ -283,7 +283,7 @@ zip = { batch_size = [16, 128], momentum = [0.0, 0.9] }
 [[axes]]
 name = "scheme"
 points = [{ label = "local", settings = { lambd = 0.0 } }, { label = "both" }]
-[claim]
+[[claims]]
 axis = "scheme"
 better = "both"
 than = "local"
@@ -341,8 +341,9 @@ SEVERAL = """
 [[claims]]
 name = "rates"
 axis = "rate"
-better = ["0.1", "0.2"]
-than = "0.4"
+better = "0.1"
+than = ["0.2", "0.4"]
+best = true
 [[claims]]
 axis = "scheme"
 better = "local"
@@ -350,32 +351,33 @@ than = "both"
 """
 
 
-def test_one_claim_or_several_or_both() -> None:
-    assert [str(claim) for claim in Study.from_text(OWN, "own").claims] == [
-        "both is better than local (scheme), all else being equal."
-    ]
+def test_a_study_has_no_claim_or_several() -> None:
     text = OWN.replace("[0.1, 0.2]", "[0.1, 0.2, 0.4]") + SEVERAL
-    first, second, third = Study.from_text(text, "own").claims
-    assert (first.better, second.better, third.better) == (("both",), ("0.1", "0.2"), ("local",))
-    assert [first.chooses, second.chooses] == [False, True]
-    assert str(second) == (
-        "rates: the best of “0.1”, “0.2” is better than 0.4 (rate), all else being equal."
-    )
-    by_value = Study.from_text(text.replace('"0.4"', "0.4"), "own")  # as the axis has it
-    assert by_value.claims[1].than == ("0.4",)
-    assert Study.from_text(OWN.split("[claim]")[0], "own").claims == []
+    claims = Study.from_text(text, "own").claims
+    assert [str(claim) for claim in claims] == [
+        "both is better than local (scheme), all else being equal.",
+        "rates: 0.1 is better than “0.2” and “0.4” (rate), all else being equal.",
+        "local is better than both (scheme), all else being equal.",
+    ]
+    by_value = text.replace('"0.1"', "0.1").replace('"0.4"', "0.4")  # as the axis has it
+    listed = text.replace('better = "local"', 'better = ["local"]')
+    for same in (by_value, listed):
+        assert Study.from_text(same, "own").claims == claims
+    assert Study.from_text(OWN.split("[[claims]]")[0], "own").claims == []
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('better = ["0.1", "0.2"]', "better = []", "the claim on 'rate' has a side without"),
-        ('better = ["0.1", "0.2"]', 'better = ["0.1", "0.3"]', "the claim names '0.3', 'rate' has"),
-        ('than = "0.4"', 'than = ["0.4", "0.1"]', "the claim on 'rate' names '0.1' twice"),
+        ('than = "both"', "than = []", "the claim on 'scheme' names 0 labels to be better than"),
+        ("best = true", "", "the claim on 'rate' names 2 labels to be better than: give one, or"),
+        ('better = "0.1"', 'better = ["0.1", "0.2"]', "claims.1.better: input should be"),
+        ('better = "0.1"', 'better = "0.3"', "the claim names '0.3', 'rate' has"),
+        ('than = ["0.2", "0.4"]', 'than = ["0.2", "0.1"]', "the claim on 'rate' names '0.1' twice"),
         ('better = "local"', 'name = "rates"\nbetter = "local"', "two claims are called 'rates'"),
         ('"local"\nthan = "both"', '"both"\nthan = "local"', "two claims are called 'both is"),
         ('axis = "rate"', "", "claims.1.axis: field required"),
-        ('than = "0.4"', "than = { rate = 0.4 }", "claims.1.than.0: input should be"),
+        ('["0.2", "0.4"]', "{ rate = 0.4 }", "claims.1.than.0: input should be"),
     ],
 )
 def test_claims_that_cannot_be(old: str, new: str, message: str) -> None:
@@ -387,17 +389,12 @@ def test_claims_that_cannot_be(old: str, new: str, message: str) -> None:
 
 def test_the_claims_on_readings_compare_what_they_say() -> None:
     study = STUDIES["readings"]
-    assert len(study.claims) == 11
+    assert len(study.claims) == 10
     fields = {cell.key[0]: cell.fields for cell in study.cells(PAPER)}
-    tuned = study.claims[0]
-    assert [fields[label]["lr"] for label in tuned.better] == [0.2, 0.1, 0.05, 0.025, 0.0125]
-    assert [fields[label]["lr"] for label in tuned.than] == [0.2, 0.1, 0.05, 0.025, 0.0125]
-    assert {fields[label]["method"] for label in tuned.better} == {"sbs"}
-    assert {fields[label]["method"] for label in tuned.than} == {"sgd"}
-    for claim in study.claims[1:6]:
-        (better,), (than,) = claim.better, claim.than
-        assert fields[better]["lr"] == fields[than]["lr"]
-        assert (fields[better]["method"], fields[than]["method"]) == ("sbs", "sgd")
+    for claim in study.claims[:5]:
+        (than,) = claim.than
+        assert fields[claim.better]["lr"] == fields[than]["lr"]
+        assert (fields[claim.better]["method"], fields[than]["method"]) == ("sbs", "sgd")
 
 
 def test_a_cell_that_cannot_be_is_named() -> None:

@@ -32,7 +32,7 @@ evaluate_every = 3
 [[axes]]
 name = "method"
 points = [{ label = "SGD", method = "sgd" }, { label = "SBS", method = "sbs" }]
-[claim]
+[[claims]]
 axis = "method"
 better = "SBS"
 than = "SGD"
@@ -136,4 +136,4 @@ def test_killed_at_random_moments_a_study_ends_with_the_same_report(tmp_path: Pa
     assert got.keys() == expected.keys()
     for name, content in expected.items():
         assert got[name] == content, name
-    assert len([name for name in expected if name.endswith(".png")]) == 4
+    assert len([name for name in expected if name.endswith(".png")]) == 1

@@ -9,7 +9,6 @@ import time
 from multiprocessing import forkserver
 from pathlib import Path
 
-import filelock
 import pytest
 import torch
 
@@ -20,7 +19,7 @@ from stochbatch.studies.local_engine import LocalEngine, default_workers, device
 from stochbatch.training import Trial
 from tests.forked import Forked
 from tests.studies.conftest import Plugin
-from tests.studies.engines import Log, assert_as_alone, until
+from tests.studies.engines import Log, assert_as_alone, errors, tally, until
 from tests.training.runs import small_trial
 
 needs_linux = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's /proc")
@@ -41,24 +40,6 @@ values = ["sgd", "sbs"]
 """
 
 
-def test_trials_that_others_train_go_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stochbatch.studies.local_engine.IMPATIENT_SECONDS", 0.1)
-    held, free = (small_trial(epochs=1, seed=seed) for seed in range(2))
-    (tmp_path / held.folder).mkdir()
-    lock = filelock.FileLock(tmp_path / held.folder / "lock")
-    lock.acquire()
-
-    class Releasing(Log):
-        def end_of(self, trial: Trial, status: str, text: str) -> None:
-            super().end_of(trial, status, text)
-            lock.release()
-
-    watcher = Releasing()
-    assert run_trials([held, free], tmp_path, watcher=watcher).finished == 2
-    assert [seed for seed, _ in watcher.ended] == [1, 0]
-    assert watcher.notes == ["another process is training some of these trials: they go last"]
-
-
 def test_a_watcher_that_cannot_write_any_more_does_not_end_a_study(tmp_path: Path) -> None:
     class Broken(Log):
         """Its terminal was closed."""
@@ -68,7 +49,7 @@ def test_a_watcher_that_cannot_write_any_more_does_not_end_a_study(tmp_path: Pat
             raise BrokenPipeError
 
     watcher = Broken()
-    assert run_trials([small_trial(epochs=1)], tmp_path, watcher=watcher).finished == 1
+    assert tally(run_trials([small_trial(epochs=1)], tmp_path, watcher=watcher)) == {"finished": 1}
     assert len(watcher.ended) == 1
     assert watcher.closed
 
@@ -78,8 +59,8 @@ def test_what_is_missing_is_run_and_what_is_done_is_not(tmp_path: Path) -> None:
     results = collect(study, scale, tmp_path, repetitions=2)
     assert len(results.missing) == 4
     log = Log()
-    count = run_trials(results.missing, tmp_path, workers=2, watcher=log)
-    assert (count.finished, count.diverged, count.failed) == (4, 0, 0)
+    ended = run_trials(results.missing, tmp_path, workers=2, watcher=log)
+    assert tally(ended) == {"finished": 4}
     assert log.closed
     assert {seed for seed, _ in log.ended} == {0, 1}
     # Each trial is told of when it starts, and when its last epoch is done.
@@ -99,14 +80,14 @@ def test_a_trial_that_fails_is_recorded_and_the_others_go_on(tmp_path: Path) -> 
     (tmp_path / bad.folder).mkdir()
     (tmp_path / bad.folder / "result.json").write_text("{")
     log = Log()
-    count = run_trials([bad, good], tmp_path, watcher=log)
-    assert (count.finished, count.failed) == (1, 1)
-    assert "is not a result of this version" in count.errors[0]
+    ended = run_trials([bad, good], tmp_path, watcher=log)
+    assert tally(ended) == {"finished": 1, "failed": 1}
+    assert "is not a result of this version" in errors(ended)[0]
     error = json.loads((tmp_path / bad.folder / "error.json").read_text())
     assert "RunError" in error["traceback"]
     assert error["trial_hash"] == bad.hash
     (tmp_path / bad.folder / "result.json").unlink()
-    assert run_trials([bad], tmp_path).finished == 1
+    assert tally(run_trials([bad], tmp_path)) == {"finished": 1}
     assert not (tmp_path / bad.folder / "error.json").exists()
 
 
@@ -134,13 +115,13 @@ def test_a_worker_that_is_killed_fails_its_trial_only(tmp_path: Path, plugin: Pl
         os.kill(pid, signal.SIGKILL)
         plugin.slow.unlink()
 
-    count = run_trials(trials, tmp_path, watcher=Log(kill_it))
-    assert (count.finished, count.failed) == (1, 1)
-    assert "the process that trained it died with exit code -9" in count.errors[0]
+    ended = run_trials(trials, tmp_path, watcher=Log(kill_it))
+    assert tally(ended) == {"finished": 1, "failed": 1}
+    assert "the process that trained it died with exit code -9" in errors(ended)[0]
     error = json.loads((tmp_path / trials[0].folder / "error.json").read_text())
     assert "exit code -9" in error["error"]
     assert error["trial_hash"] == trials[0].hash
-    assert run_trials(trials, tmp_path).finished == 2
+    assert tally(run_trials(trials, tmp_path)) == {"finished": 2}
     assert_as_alone(trials[:1], tmp_path, tmp_path)
 
 
@@ -153,7 +134,7 @@ def test_a_signal_stops_a_study_and_the_next_run_ends_it(tmp_path: Path, plugin:
     assert not list(parts.glob("*/error.json"))
     plugin.slow.unlink()
     log = Log()
-    assert run_trials([trial], parts, watcher=log).finished == 1
+    assert tally(run_trials([trial], parts, watcher=log)) == {"finished": 1}
     assert log.epochs[1][1] >= 1, "a resumed trial starts with the epochs it has"
     assert_as_alone([trial], parts, tmp_path)
 
@@ -219,7 +200,7 @@ def test_workers_of_an_engine_that_is_killed_save_and_end_and_the_next_goes_on(
     (worker,) = plugin.pids()
     plugin.slow.unlink()
     # Not waiting for the orphan: the next engine does, until it has ended.
-    assert run_trials([trial], tmp_path).finished == 1
+    assert tally(run_trials([trial], tmp_path)) == {"finished": 1}
     until(lambda: not Path(f"/proc/{worker}").exists())
     assert not (tmp_path / trial.folder / "error.json").exists()
     assert_as_alone([trial], tmp_path, tmp_path)
@@ -244,10 +225,10 @@ def test_a_process_has_the_environment_of_the_call(
     tmp_path: Path, plugin: Plugin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trial = plugin.long(epochs=1)
-    assert run_trials([trial], tmp_path / "with").finished == 1
+    assert tally(run_trials([trial], tmp_path / "with")) == {"finished": 1}
     monkeypatch.delenv("STOCHBATCH_PLUGINS")
-    count = run_trials([trial], tmp_path / "without")
-    assert "no method is called 'slow-sgd'" in count.errors[0]
+    ended = run_trials([trial], tmp_path / "without")
+    assert "no method is called 'slow-sgd'" in errors(ended)[0]
 
 
 def test_trials_are_handed_out_to_all_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,7 +240,7 @@ def test_trials_are_handed_out_to_all_gpus(tmp_path: Path, monkeypatch: pytest.M
     assert default_workers("cpu") == os.cpu_count()
     engine = LocalEngine(tmp_path, 4, devices("auto"), {})
     for seed in range(4):
-        engine.start(small_trial(seed=seed), patient=False)
+        engine.start(small_trial(seed=seed))
     assert [each.device for each in engine.running] == ["cuda:0", "cuda:1", "cuda:2", "cuda:0"]
     engine.stop()
 
@@ -274,4 +255,4 @@ def test_no_process_stays_behind(tmp_path: Path) -> None:
 def test_bad_input(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="workers must be 1 or more, got 0"):
         run_trials([], tmp_path, workers=0)
-    assert run_trials([], tmp_path).finished == 0
+    assert tally(run_trials([], tmp_path)) == {}

@@ -44,7 +44,7 @@ def test_there_is_an_estimate_from_the_first_epoch_on(
     watcher.progress(trials[0], [{"seconds": 10.0}])
     assert watcher.left() == "about 50 s left"
     watcher.progress(trials[1], [])  # so two run in parallel
-    assert watcher.left() == "about 30 s left"
+    assert watcher.left() == "about 25 s left"
     watcher.end_of(trials[0], "finished", "50.00 %")
     assert watcher.left() == "about 30 s left"
     watcher.end_of(trials[1], "diverged", "")
@@ -65,7 +65,7 @@ def test_the_first_estimate_of_a_resumed_study_counts_all_workers(
         def __init__(self) -> None:
             self.started: list[Trial] = []
 
-        def start(self, trial: Trial, patient: bool) -> None:
+        def start(self, trial: Trial) -> None:
             self.started.append(trial)
 
         def poll(self) -> list[tuple[Trial, str | None]]:
@@ -83,7 +83,7 @@ def test_the_first_estimate_of_a_resumed_study_counts_all_workers(
     watcher = PlainWatcher({trial.hash: f"seed {trial.seed}" for trial in trials})
     run_study(AtOnce(), trials, tmp_path, watcher)
     first = capsys.readouterr().err.splitlines()[0]
-    assert first == "0/10  about 30 s left"  # the others have not been looked at
+    assert first == "0/10  about 29 s left"  # the others have not been looked at
 
 
 def test_a_bar_appears_when_a_trial_starts(capsys: pytest.CaptureFixture[str]) -> None:

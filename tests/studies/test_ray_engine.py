@@ -27,7 +27,7 @@ from stochbatch.training import METHODS, Method, RunError, Trial
 from tests.cli.command import ENVIRONMENT, assert_one_clear_line, call
 from tests.forked import Forked
 from tests.studies.conftest import Plugin
-from tests.studies.engines import Log, assert_as_alone, until
+from tests.studies.engines import Log, assert_as_alone, errors, tally, until
 from tests.training.runs import lasting, small_trial
 
 QUICK = [small_trial(method=method, epochs=2) for method in ("sgd", "sbs", "entropy-sgd")]
@@ -71,8 +71,8 @@ def connection(cluster: Any) -> Iterator[Any]:
 @distributed
 def test_the_same_bytes_as_without_a_cluster(connection: Any, tmp_path: Path) -> None:
     log, root = Log(), tmp_path / "runs"
-    count = run_trials(QUICK, root, watcher=log)
-    assert (count.finished, count.diverged, count.failed) == (3, 0, 0)
+    ended = run_trials(QUICK, root, watcher=log)
+    assert tally(ended) == {"finished": 3}
     assert [status for _, status in log.ended] == ["finished"] * 3
     assert log.notes == []
     assert {path.name for path in root.iterdir()} == {trial.folder for trial in QUICK}
@@ -107,13 +107,13 @@ def test_a_trial_that_fails_is_recorded_and_the_others_go_on(
     connection: Any, tmp_path: Path
 ) -> None:
     good, bad = QUICK[0], small_trial(dataset="cifar10", network="vgg11")
-    count = run_trials([bad, good], tmp_path, data_root=tmp_path / "nothing")
-    assert (count.finished, count.failed) == (1, 1)
-    assert count.errors[0].startswith(f"{bad.folder}: ")
+    ended = run_trials([bad, good], tmp_path, data_root=tmp_path / "nothing")
+    assert tally(ended) == {"finished": 1, "failed": 1}
+    assert errors(ended)[0].startswith(f"{bad.folder}: ")
     assert "Traceback" in (tmp_path / bad.folder / "error.json").read_text()
     if not torch.cuda.is_available():  # a part of a GPU means a trial on a GPU
-        count = run_trials([QUICK[1]], tmp_path, gpus=0.5)
-        assert "no device 'cuda' here" in count.errors[0]
+        ended = run_trials([QUICK[1]], tmp_path, gpus=0.5)
+        assert "no device 'cuda' here" in errors(ended)[0]
 
 
 @distributed
@@ -173,8 +173,8 @@ def test_a_process_that_is_told_to_go_saves_and_its_trial_is_tried_again(
         plugin.slow.unlink()
 
     plugin.begin(slow=True)
-    count = run_trials([trial], tmp_path / "runs", watcher=Log(tell_it))
-    assert (count.finished, count.failed) == (1, 0)
+    ended = run_trials([trial], tmp_path / "runs", watcher=Log(tell_it))
+    assert tally(ended) == {"finished": 1}
     assert len(plugin.pids()) == 2
     assert_as_alone([trial], tmp_path / "runs", tmp_path)
 
@@ -190,9 +190,9 @@ def test_a_trial_whose_process_dies_every_time_fails(
         os.kill(pid, signal.SIGKILL)
 
     plugin.begin(slow=True)
-    count = run_trials([trial], tmp_path, retries=0, watcher=Log(kill_it))
-    assert (count.finished, count.failed) == (0, 1)
-    assert "the process that trained it died 1 times" in count.errors[0]
+    ended = run_trials([trial], tmp_path, retries=0, watcher=Log(kill_it))
+    assert tally(ended) == {"failed": 1}
+    assert "the process that trained it died 1 times" in errors(ended)[0]
     assert "died 1 times" in (tmp_path / trial.folder / "error.json").read_text()
 
 
@@ -274,10 +274,10 @@ def test_a_node_that_dies_takes_nothing_with_it(
 
     plugin.begin(slow=True)
     log = Log(remove_node, trials=2)  # one on each node
-    count = run_trials(trials, tmp_path / "runs", watcher=log)
+    ended = run_trials(trials, tmp_path / "runs", watcher=log)
     assert not connection.worker_nodes
     assert len(plugin.pids()) >= 2
-    assert (count.finished, count.failed) == (2, 0)
+    assert tally(ended) == {"finished": 2}
     assert_as_alone(trials, tmp_path / "runs", tmp_path)
 
 
@@ -344,7 +344,7 @@ def test_only_a_death_is_called_one(tmp_path: Path) -> None:
         (exceptions.RuntimeEnvSetupError("no pip"), "Ray could not run it: RuntimeEnvSetupError"),
     ):
         engine = RayEngine(Failing(error), lambda *words: object(), tmp_path, 1, tries=11)
-        assert run_study(engine, [trial], tmp_path).errors[0].startswith(f"{trial.folder}: {text}")
+        assert run_study(engine, [trial], tmp_path)[0].text.startswith(text)
 
 
 def test_without_ray_one_line_says_what_to_install(

@@ -29,7 +29,7 @@ STUDY, SCALE = Study.from_text(TEXT, "small"), SCALES["paper"]
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("runs")
-    train(collect(STUDY, SCALE, root, repetitions=1).missing[0], root, patience=0)
+    train(collect(STUDY, SCALE, root, repetitions=1).missing[0], root)
     return root
 
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from stochbatch.studies import SCALES, STUDIES, Cell, StudyError
-from stochbatch.studies.selection import with_labels
+from stochbatch.studies.cell import with_labels
 
 PAPER = SCALES["paper"]
 READINGS = STUDIES["readings"].cells(PAPER)
@@ -17,18 +17,17 @@ def test_only_narrows_by_label() -> None:
     study = STUDIES["comparison"]
     kept = study.cells(PAPER, {"method": ["sgd", "SBS"], "batch size": ["16"]})
     assert len(kept) == 18
-    with pytest.raises(StudyError, match=re.escape("method has no 'adam'. There are: SGD, Drop")):
+    with pytest.raises(StudyError, match=re.escape("method has no 'adam'. There are: SGD; Drop")):
         study.cells(PAPER, {"method": ["adam"]})
     with pytest.raises(StudyError, match="the study has no axis 'colour'. There are: dataset,"):
         study.cells(PAPER, {"colour": ["red"]})
 
 
-def test_a_label_with_commas_may_come_in_its_parts() -> None:
-    labels = ["SBS", " rate 0.1", "fixed 1/2", "fixed 1/2 ", " linear"]
-    kept = with_labels(READINGS, "reading", labels)
-    assert [cell.key[0] for cell in kept] == ["SBS, rate 0.1", "fixed 1/2", "fixed 1/2, linear"]
+def test_a_text_is_a_label_or_a_list_of_some() -> None:
+    kept = with_labels(READINGS, "reading", ["SBS,rate 0.1", "fixed 1/2 , local only"])
+    assert [cell.key[0] for cell in kept] == ["SBS, rate 0.1", "fixed 1/2", "local only"]
     with pytest.raises(StudyError, match="reading has no 'SBS'. There are: SGD, rate 0.2; SGD, "):
-        with_labels(READINGS, "reading", ["fixed 1/2", "SBS", "rate 7"])
+        with_labels(READINGS, "reading", ["fixed 1/2", "SBS, rate 7"])
 
 
 def test_labels_that_differ_in_capitals_alone_are_all_kept() -> None:

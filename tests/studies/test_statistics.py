@@ -35,7 +35,7 @@ STUDY = Study.from_text(
     name = "method"
     values = ["sgd", "sbs"]
     field = "method"
-    [claim]
+    [[claims]]
     axis = "method"
     better = "sbs"
     than = "sgd"

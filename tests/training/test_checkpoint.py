@@ -99,15 +99,3 @@ def test_within_an_epoch_it_is_saved_by_time(tmp_path: Path) -> None:
     witness = Witness()
     run(trial, tmp_path, observers=[witness])
     assert (witness.begun.epoch, witness.begun.batch) == (0, 4)
-
-
-def test_a_checkpoint_of_an_earlier_version_has_the_state_of_its_schedule(
-    folder: Path, tmp_path: Path
-) -> None:
-    state = checkpoint.load(folder, TRIAL).state
-    checkpoint.remove_all(folder)
-    place = checkpoint.Place(state["epoch"], state["step"])
-    checkpoint.save(folder, TRIAL, place, {**state, "schedule": {"last_epoch": 2}})
-    witness = Witness()
-    assert run(TRIAL, tmp_path, observers=[witness]).status == "finished"
-    assert witness.begun.epoch == 2

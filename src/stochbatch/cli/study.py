@@ -26,7 +26,7 @@ from stochbatch.cores import usable_cores
 
 if TYPE_CHECKING:
     from stochbatch.studies import StudyResults
-    from stochbatch.studies.engine import Count
+    from stochbatch.studies.engine import Ended
     from stochbatch.training import Trial
 
 app = typer.Typer(
@@ -76,7 +76,7 @@ class How:
     device: Device = "auto"
     quiet: Quiet = False
 
-    def run_trials(self) -> Callable[..., Count]:
+    def run_trials(self) -> Callable[..., list[Ended]]:
         """Return the engine's function that runs trials."""
         from stochbatch.training.distributed import launched
 
@@ -108,7 +108,7 @@ class How:
         )
 
     def run(
-        self, look: Callable[[], StudyResults], run_trials: Callable[..., Count], root: Path
+        self, look: Callable[[], StudyResults], run_trials: Callable[..., list[Ended]], root: Path
     ) -> StudyResults:
         """Run the missing trials, or exit with the code that says why some are still missing."""
         from stochbatch.studies.comparing import run_stages
@@ -116,15 +116,17 @@ class How:
 
         options = {"root": root, "data_root": self.data_root, "accept_hash": self.accept_hash}
         try:
-            found, count = run_stages(look, self.quiet, run_trials, **options)
+            found, ended = run_stages(look, self.quiet, run_trials, **options)
         except StudyStopped as stop:
             say("Stopped; everything is saved. Run the same command again to resume.")
             raise typer.Exit(INTERRUPTED + stop.signal_number) from None
-        if count.finished or count.diverged or count.failed:
-            say(f"{count.finished} finished, {count.diverged} diverged, {count.failed} failed")
-        for error in count.errors:
-            say(f"error: {error}", err=True)
-        if count.failed:
+        if ended:
+            counts = Counter(one.status for one in ended)
+            say(", ".join(f"{counts[one]} {one}" for one in ("finished", "diverged", "failed")))
+        failed = [one for one in ended if one.status == "failed"]
+        for trial, _, text in failed:
+            say(f"error: {trial.folder}: {text}", err=True)
+        if failed:
             raise typer.Exit(ERROR)
         return found
 
@@ -260,13 +262,13 @@ def time_of(
     told: Callable[[Any], None] = lambda kind: None,
 ) -> str:
     """Return in words how long trials take here; more workers than cores or GPUs do not help."""
-    from stochbatch.studies.estimate import duration, estimate, until_all_are_done
+    from stochbatch.studies.estimate import duration, estimate
     from stochbatch.studies.local_engine import default_workers
     from stochbatch.training.device import choose_device
 
     most = default_workers(device)
     each = estimate(trials, root, choose_device(device), told)
-    return duration(until_all_are_done(each, min(workers or most, most, len(trials))))
+    return duration(max(max(each), sum(each) / min(workers or most, most)))
 
 
 @app.command(
@@ -289,19 +291,17 @@ def run(which: Which, how: How) -> None:
 
 
 def parse_only(texts: list[str]) -> dict[str, list[str]]:
-    """Return labels by axis from texts like ``batch size=16,32``.
+    """Return labels, or lists of them with commas, by axis from texts like ``batch size=16,32``.
 
     Example:
         >>> from stochbatch.cli.study import parse_only
-        >>> parse_only(["batch size=16,32", "method=SBS"])
-        {'batch size': ['16', '32'], 'method': ['SBS']}
-        >>> parse_only(["method=SGD", "method=SBS"])
-        {'method': ['SGD', 'SBS']}
+        >>> parse_only(["batch size=16,32", "method=SGD", "method=SBS"])
+        {'batch size': ['16,32'], 'method': ['SGD', 'SBS']}
     """
     kept: dict[str, list[str]] = {}
     for text in texts:
         axis, labels = name_and_value(text, "--only is AXIS=LABEL,LABEL")
-        kept.setdefault(axis, []).extend(label.strip() for label in labels.split(","))
+        kept.setdefault(axis, []).append(labels)
     return kept
 
 

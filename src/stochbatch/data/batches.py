@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from stochbatch.checks import check_count, check_real, check_seed
+from stochbatch.checks import check_count, check_seed
 from stochbatch.data.catalogue import NO_AUGMENTATION, Augmentation
 from stochbatch.data.sampling import Draws, epoch_draws, epoch_order
 
@@ -103,7 +103,6 @@ class Batches:
         if self.augmentation.padding < 0:
             raise ValueError(f"padding must be 0 or more, got {self.augmentation.padding}")
         self.normalisation = normalisation or Normalisation.of(images)
-        _check_normalisation(self.normalisation, images.shape[1])
         self.batch_size, self.seed, self.shuffle = batch_size, seed, shuffle
         self.drop_single, self.rank, self.ranks = drop_single, rank, ranks
         self.shape = images.shape
@@ -182,18 +181,6 @@ class Batches:
         values = pixels.view(len(samples), height * width * channels).to(torch.float32)
         values.sub_(self._mean).mul_(self._scale)
         return values.view(len(samples), height, width, channels).permute(0, 3, 1, 2)
-
-
-def _check_normalisation(normalisation: Normalisation, channels: int) -> None:
-    for name, values in (("mean", normalisation.mean), ("std", normalisation.std)):
-        if len(values) != channels:
-            raise ValueError(
-                f"normalisation has {len(values)} channels in {name}, images have {channels}"
-            )
-        for value in values:
-            check_real(f"normalisation.{name}", value)
-    if min(normalisation.std, default=1.0) <= 0:
-        raise ValueError(f"normalisation.std must be above 0, got {normalisation.std}")
 
 
 def _check_images(images: Tensor) -> None:

@@ -136,8 +136,10 @@ def _cached(
         part = entry.part(split)
         if cached is None or not (accept_hash or _is_official(cached, part)):
             return None
+        every = zip(part.files, paths, cached.sources, strict=True)
+        if not all(_as_it_was(*each) for each in every):
+            return None
         arrays = _checked(cached.arrays, "its arrays", entry, split, accept_hash)
-        sources = [_now(*each) for each in zip(part.files, paths, cached.sources, strict=True)]
     except (ValueError, FormatError) as error:
         warnings.warn(
             f"the cache {store} is not used ({error}); the source is read instead",
@@ -145,21 +147,12 @@ def _cached(
             stacklevel=3,
         )
         return None
-    checked = cache.Cached(arrays, cached.sha256, sources)
-    if sources != cached.sources:
-        cache.write(store, entry.name, split, checked)
-    return checked
+    return cached._replace(arrays=arrays)
 
 
-def _now(file: SourceFile, path: Path | None, before: cache.Source) -> cache.Source:
-    """Return what a source is now; one that is gone counts as the published one."""
-    now = before._replace(sha256=file.sha256)
-    if path is not None:
-        stamp = _stamp(path)  # a file that has kept its size and time is not hashed again
-        now = before if stamp == before[1:] else cache.Source(sha256_of(path), *stamp)
-    if now.sha256 != before.sha256:
-        raise ValueError(f"it was made from another {file.name}")
-    return now
+def _as_it_was(file: SourceFile, path: Path | None, before: cache.Source) -> bool:
+    """Return whether a source has kept its size and time; if it is gone, if it was published."""
+    return before.sha256 == file.sha256 if path is None else _stamp(path) == before[1:]
 
 
 def _stamp(path: Path) -> tuple[int, int]:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from torch import nn
 
-from stochbatch.nets.batch_norm import resample_batch_norm, uniform_norm_scales
+from stochbatch.nets.batch_norm import uniform_norm_scales
 from stochbatch.nets.dropout import DROPOUTS, DropoutName, StochasticDepth
 from stochbatch.nets.resnet import ResNet, resnet18, resnet50
 from stochbatch.nets.vgg import VGG, vgg11, vgg_tiny
@@ -18,7 +18,6 @@ __all__ = [
     "NetworkFactory",
     "ResNet",
     "StochasticDepth",
-    "resample_batch_norm",
     "resnet18",
     "resnet50",
     "uniform_norm_scales",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from stochbatch.nets.dropout import (
@@ -136,13 +138,7 @@ class ResNet(nn.Module):
         return logits
 
 
-def resnet18(
-    classes: int = 10,
-    channels: int = 3,
-    width: float = 1.0,
-    dropout: DropoutName | None = None,
-    dropout_rate: float = 0.5,
-) -> ResNet:
+def resnet18(**options: Any) -> ResNet:
     """Return ResNet18: 11,173,962 parameters in 62 tensors for 10 classes of colour images.
 
     Eight blocks of two 3x3 convolutions. Options as of :class:`ResNet`.
@@ -152,16 +148,10 @@ def resnet18(
         >>> sum(parameter.numel() for parameter in resnet18().parameters())
         11173962
     """
-    return ResNet((2, 2, 2, 2), False, classes, channels, width, dropout, dropout_rate)
+    return ResNet((2, 2, 2, 2), False, **options)
 
 
-def resnet50(
-    classes: int = 10,
-    channels: int = 3,
-    width: float = 1.0,
-    dropout: DropoutName | None = None,
-    dropout_rate: float = 0.5,
-) -> ResNet:
+def resnet50(**options: Any) -> ResNet:
     """Return ResNet50: 23,520,842 parameters in 161 tensors for 10 classes of colour images.
 
     Sixteen bottlenecks of a 1x1, a 3x3 and a 1x1 convolution. Options as of :class:`ResNet`.
@@ -171,4 +161,4 @@ def resnet50(
         >>> sum(parameter.numel() for parameter in resnet50().parameters())
         23520842
     """
-    return ResNet((3, 4, 6, 3), True, classes, channels, width, dropout, dropout_rate)
+    return ResNet((3, 4, 6, 3), True, **options)

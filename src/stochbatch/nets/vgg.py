@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch.fx
 from torch import Tensor, nn
 
@@ -91,13 +93,7 @@ class VGG(nn.Module):
         return logits
 
 
-def vgg11(
-    classes: int = 10,
-    channels: int = 3,
-    width: float = 1.0,
-    dropout: DropoutName | None = None,
-    dropout_rate: float = 0.5,
-) -> VGG:
+def vgg11(**options: Any) -> VGG:
     """Return VGG11: 9,231,114 parameters in 34 tensors for 10 classes of colour images.
 
     Eight convolutions in five stages, for images of 32x32 and larger. Options as of
@@ -108,16 +104,10 @@ def vgg11(
         >>> sum(parameter.numel() for parameter in vgg11().parameters())
         9231114
     """
-    return VGG(VGG11_STAGES, classes, channels, width, dropout, dropout_rate)
+    return VGG(VGG11_STAGES, **options)
 
 
-def vgg_tiny(
-    classes: int = 10,
-    channels: int = 1,
-    width: float = 1.0,
-    dropout: DropoutName | None = None,
-    dropout_rate: float = 0.5,
-) -> VGG:
+def vgg_tiny(**options: Any) -> VGG:
     """Return a VGG of three convolutions: 94,410 parameters in 14 tensors for grey digits.
 
     Three stages, for images of 8x8 and larger: a network for quick runs, not one of the
@@ -129,7 +119,7 @@ def vgg_tiny(
         >>> vgg_tiny()(torch.zeros(2, 1, 8, 8)).shape
         torch.Size([2, 10])
     """
-    return VGG(VGG_TINY_STAGES, classes, channels, width, dropout, dropout_rate)
+    return VGG(VGG_TINY_STAGES, **{"channels": 1, **options})
 
 
 def large_enough(images: Tensor, halvings: int) -> Tensor:

@@ -1,26 +1,22 @@
-"""The answer of a study in words: a headline, the numbers that carry it, a card per claim."""
+"""The answer of a study in words: a headline, and the numbers that carry it."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Literal
 
 from stochbatch.report.formatting import minus, number, signed
 from stochbatch.report.layout import Layout
 from stochbatch.studies.claim import Claim
-from stochbatch.studies.conclusions import conclusions
 from stochbatch.studies.statistics import ClaimStatistics
-from stochbatch.studies.verdicts import BEST, BETTER, CHOSEN, NOT_BEST, SAME, UNDECIDED, WORSE
+from stochbatch.studies.verdicts import BEST, BETTER, NOT_BEST, SAME, UNDECIDED, WORSE
 
 Kind = Literal["better", "worse", "same", "undecided", "none"]
 Rows = Sequence[ClaimStatistics]
 
-CARDS = 8
-"""Of more claims than this there is a card per verdict, not per claim."""
 LONGEST = 140
 """Letters of a headline that names its claims; a longer one counts them."""
 KINDS: dict[str, Kind] = {
@@ -36,23 +32,6 @@ PLACES: dict[Kind, str] = {
     **{"better": "better", "worse": "worse", "same": "no practical difference"},
     **{"undecided": "undecided", "none": "no verdict"},
 }
-TITLES: dict[Kind, str] = {
-    **{"better": "Decided in favour", "worse": "Decided against"},
-    **{"same": "No practical difference", "undecided": "Undecided", "none": "No verdict"},
-}
-
-
-@dataclass(frozen=True)
-class Card:
-    """What was found on a claim, or of all claims with one verdict."""
-
-    kind: Kind
-    title: str
-    texts: list[str]
-    tally: list[tuple[Kind, str]]
-    """Verdicts with how often each was reached."""
-    row: ClaimStatistics | None
-    """The one comparison that it is about, if it is one."""
 
 
 def kind(row: ClaimStatistics) -> Kind:
@@ -79,7 +58,10 @@ def headline(layout: Layout) -> str:
     rows = main_rows(layout)
     if not rows:
         return layout.results.study.title
-    text = "; ".join(_clauses(rows))
+    by_claim: dict[Claim, list[ClaimStatistics]] = {}
+    for row in rows:
+        by_claim.setdefault(row.claim, []).append(row)
+    text = "; ".join(map(clause, by_claim.values()))
     if len(text) > LONGEST:
         text = counted(rows)
     part = "cells" in layout.results.narrowed
@@ -92,7 +74,7 @@ def facts(layout: Layout) -> list[tuple[int, str]]:
     over = sum(1 for one in layout.trials if one.result)
     return [
         *([(len(layout.claims), "comparisons")] if layout.claims else []),
-        *((count, counted_as(one)) for one, count in verdicts.items()),
+        *((n, f"with {one}" if one[0].isdigit() else one) for one, n in verdicts.items()),
         (over, f"of {len(layout.trials)} trials over"),
         *((layout.counts[one], one) for one in ("diverged", "failed") if layout.counts[one]),
     ]
@@ -118,35 +100,12 @@ def counted(rows: Rows) -> str:
     return f"Of {several}, {', '.join([first, *(f'{n} {text}' for n, text in more)])}"
 
 
-def _clauses(rows: Rows) -> list[str]:
-    """Return a clause per claim; what has the same verdict against the same is one clause."""
-    claims: dict[Claim, list[ClaimStatistics]] = {}
-    for row in rows:
-        claims.setdefault(row.claim, []).append(row)
-    merged: dict[object, list[list[ClaimStatistics]]] = {}
-    for claim, its in claims.items():
-        plain = len(its) == 1 and not (claim.best or claim.chooses or claim.grows)
-        same = (claim.axis, claim.than, kind(its[0]), _yet(its)) if plain else claim
-        merged.setdefault(same, []).append(its)
-    return [
-        clause(group[0]) if len(group) == 1 else _shared_clause([rows[0] for rows in group])
-        for group in merged.values()
-    ]
-
-
-def _shared_clause(rows: Rows) -> str:
-    """Return what was found on several claims against the same."""
-    subject = " and ".join(_sides(row.claim)[0] for row in rows)
-    _, rest = _sides(rows[0].claim)
-    return _sentence(kind(rows[0]), subject, rest, _yet(rows), several=True)
-
-
 def clause(rows: Rows) -> str:
     """Return what was found on one claim, in one place or in several."""
     first, kinds = rows[0], Counter(map(kind, rows))
     claim, places = first.claim, len(rows)
     subject, rest = _sides(claim)
-    best = f"the best of {first.baseline_present + first.present}"
+    best = f"the best of {len(claim.than) + 1}"
     if len(kinds) > 1:
         what = f"{subject} as {best}" if claim.best else f"{subject} against {rest}"
         words = {**PLACES, "better": "shown", "worse": "refuted"} if claim.best else PLACES
@@ -160,8 +119,6 @@ def clause(rows: Rows) -> str:
             "worse": f"{subject} is shown not to be {best}",
             "undecided": f"{subject} is not shown to be {best}",
         }.get(only, f"No verdict{yet} on {subject} as {best}")
-    elif claim.chooses:
-        text = f"No verdict on {claim.name or f'{subject} against {rest}'}"
     else:
         text = _sentence(only, subject, rest, yet, gain=bool(claim.grows))
         text = text[0].upper() + text[1:] if claim.grows else text
@@ -171,16 +128,13 @@ def clause(rows: Rows) -> str:
     return f"{text} in all {places} places" if places > 1 else text
 
 
-def _sentence(
-    one: Kind, subject: str, rest: str, yet: str, several: bool = False, gain: bool = False
-) -> str:
-    verb = "are" if several else "is"
+def _sentence(one: Kind, subject: str, rest: str, yet: str, gain: bool) -> str:
     better, worse = ("be larger than", "be smaller than") if gain else ("beat", "lose to")
     return {
-        "better": f"{subject} {verb} shown to {better} {rest}",
-        "worse": f"{subject} {verb} shown to {worse} {rest}",
+        "better": f"{subject} is shown to {better} {rest}",
+        "worse": f"{subject} is shown to {worse} {rest}",
         "same": f"No practical difference between {subject} and {rest}",
-        "undecided": f"{subject} {verb} not shown to differ from {rest}",
+        "undecided": f"{subject} is not shown to differ from {rest}",
         "none": f"No verdict{yet} on {subject} against {rest}",
     }[one]
 
@@ -191,8 +145,6 @@ def _yet(rows: Rows) -> str:
 
 
 def _reason(row: ClaimStatistics) -> str:
-    if row.verdict == CHOSEN:
-        return "settings were chosen on the trials compared"
     if not _yet([row]):
         return "not the planned number of trials"
     return f"{row.pairs} of {row.planned} pairs of trials are over"
@@ -202,13 +154,12 @@ def _sides(claim: Claim) -> tuple[str, str]:
     """Return both sides of a claim; a bare number with its axis."""
     if claim.grows:
         return claim.sides
-    return _one_of(claim.axis, claim.better), _one_of(claim.axis, claim.than)
+    others = f"one of {len(claim.than)}" if claim.best else _one(claim.axis, claim.than[0])
+    return _one(claim.axis, claim.better), others
 
 
-def _one_of(axis: str, labels: Sequence[str]) -> str:
-    if len(labels) > 1:
-        return f"one of {len(labels)}"
-    return f"{axis} {labels[0]}" if re.match(r"[-\d.]", labels[0]) else labels[0]
+def _one(axis: str, label: str) -> str:
+    return f"{axis} {label}" if re.match(r"[-\d.]", label) else label
 
 
 def sentences(layout: Layout) -> list[str]:
@@ -243,9 +194,8 @@ def numbers(row: ClaimStatistics) -> str:
     """Return a comparison's difference in a sentence."""
     claim = row.claim
     subject, rest = _sides(claim)
-    if row.cell and (claim.chooses or claim.best):
-        subject = row.cell.coordinates[claim.axis]
-        rest = row.baseline.coordinates[claim.axis] if row.baseline else rest
+    if claim.best and row.baseline:
+        subject, rest = claim.better, row.baseline.coordinates[claim.axis]
     if row.difference is None:
         if row.ahead and row.ahead[1] > 1:
             return f"No seed of {subject} and {rest} is over in all {row.ahead[1]} places yet."
@@ -285,67 +235,8 @@ def _around(layout: Layout, row: ClaimStatistics) -> list[str]:
         found.append(f"A true difference of {row.detectable:.1f} points would be found with 80 %.")
     elif kind(row) == "same":
         found.append(f"Differences within {study.margin:g} points count as none.")
-    elif row.verdict == CHOSEN:
-        found.append("Only fresh seeds could decide it.")
     elif kind(row) == "none":
         found.append(f"A verdict needs exactly the {row.planned} planned trials per cell.")
     if row.collapsed:
         found.append(f"With {row.collapsed} of the seeds a training diverged or ended at chance.")
-    return found
-
-
-def cards(layout: Layout) -> list[Card]:
-    """Return a card per claim, or per verdict if there are many claims."""
-    claims = layout.results.study.claims
-    if len(claims) > CARDS:
-        return _by_verdict(layout)
-    tuned = bool(layout.results.tuned)
-    told = conclusions(layout.results) if tuned else map(numbers, layout.claims)
-    text_of = dict(zip(map(id, layout.claims), told, strict=True))
-    found = []
-    for claim in claims:
-        rows = [row for row in layout.claims if row.claim == claim]
-        if not rows:
-            continue
-        main = main_rows(layout, claim)
-        texts = [text_of[id(row)] for row in main[:3]]
-        if len(main) > 3:
-            texts[2:] = [f"{len(main) - 2} more places are listed below."]
-        if not tuned and len(main) == 1 < len(claims):
-            texts += _around(layout, main[0])
-        kinds = {kind(row) for row in main}
-        only = main[0] if len(main) == 1 else None
-        shade: Kind = kinds.pop() if len(kinds) == 1 else "none"
-        found.append(Card(shade, clause(main), list(map(minus, texts)), _tally(rows), only))
-    return found
-
-
-def _tally(rows: Rows) -> list[tuple[Kind, str]]:
-    counts = Counter((kind(row), row.verdict) for row in rows)
-    ordered = sorted(counts.items(), key=lambda one: list(PLACES).index(one[0][0]))
-    return [
-        (one, verdict if len(rows) == 1 else f"{count} {counted_as(verdict)}")
-        for (one, verdict), count in ordered
-    ]
-
-
-def counted_as(verdict: str) -> str:
-    """Return a verdict as it stands after a number."""
-    return f"with {verdict}" if verdict[0].isdigit() else verdict
-
-
-def _by_verdict(layout: Layout) -> list[Card]:
-    found = []
-    for one in PLACES:
-        rows = [row for row in layout.claims if kind(row) == one]
-        if rows:
-            listed = [
-                f"{named(layout, row)}: "
-                + (f"{signed(row.difference)} points" if row.pairs else "not run yet")
-                for row in rows[:CARDS]
-            ]
-            if more := rows[CARDS:]:
-                listed.append(f"and {len(more)} more")
-            title = f"{TITLES[one]}: {len(rows)} of {len(layout.claims)}"
-            found.append(Card(one, title, list(map(minus, listed)), _tally(rows), None))
     return found

@@ -152,9 +152,8 @@ def drawn(groups: list[tuple[str, list[Comparison]]]) -> Forest:
 def comparison(layout: Layout, row: ClaimStatistics) -> Comparison:
     """Return a row of the plot."""
     claim, note = row.claim, ""
-    if row.cell and row.pairs and (claim.chooses or claim.best):
-        other = row.baseline.coordinates[claim.axis] if row.baseline else "what was left out"
-        note = f"{row.cell.coordinates[claim.axis]} against {other}"
+    if row.baseline and row.pairs and claim.best:
+        note = f"{claim.better} against {row.baseline.coordinates[claim.axis]}"
     elif row.ahead and row.ahead[1] > 1:
         more = "larger" if claim.grows else "ahead"
         note = f"{more} in {row.ahead[0]} of {row.ahead[1]}"
@@ -220,8 +219,6 @@ class Strips:
 
     title: str
     rows: list[Strip]
-    shared: set[int] | None
-    """Seeds that all of them have, if they have different ones."""
 
 
 def strips(layout: Layout) -> tuple[list[Strips], Span]:
@@ -238,11 +235,8 @@ def strips(layout: Layout) -> tuple[list[Strips], Span]:
                 seeds = accuracies(cell.outcomes)
                 missing = len(cell.outcomes) - len(cell.done)
                 rows.append(Strip(label, colours[label], layout.by_key[key], seeds, missing))
-        sets = [set(row.seeds) for row in rows if row.seeds]
-        if sets:
-            unequal = any(one != sets[0] for one in sets)
-            shared = set.intersection(*sets) if unequal else None
-            found.append(Strips(layout.where(group), rows, shared))
+        if any(row.seeds for row in rows):
+            found.append(Strips(layout.where(group), rows))
     every = [row for one in found for row in one.rows]
     values = [v for row in every if row.label in layout.compared for v in row.seeds.values()]
     return found, around(values or [v for row in every for v in row.seeds.values()])

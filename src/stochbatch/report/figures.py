@@ -5,10 +5,9 @@ from __future__ import annotations
 import io
 import math
 import re
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stochbatch.optional import optional
@@ -26,12 +25,10 @@ STROKES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)))
 """Lines are told apart without their colours, too."""
 MARKED = 10
 """Markers on a line."""
-CROWD = 8
-"""More lines than this are shared out among several panels."""
-HEIGHT, SMALL = 2.8, 1.5
-"""Inches of a panel; of one of many, either way."""
+SMALL = 1.5
+"""Inches of a panel that is one of many, either way."""
 LONGEST = 100
-"""Letters of a figure's file name."""
+"""Letters of a figure's file name, and of a label."""
 METADATA: dict[str, dict[str, Any]] = {
     # Without dates and versions the same results give the same bytes.
     "png": {"Software": None},
@@ -72,8 +69,6 @@ class Sketch:
 def new_figure() -> Figure:
     """Return an empty figure."""
     # The Figure itself, without pyplot: no window, no display, nothing global.
-    for backend in ("agg", "pdf"):
-        optional(f"matplotlib.backends.backend_{backend}")
     figure: Figure = optional("matplotlib.figure").Figure(layout="constrained")
     return figure
 
@@ -84,59 +79,33 @@ def whole_epochs(panel: Axes) -> None:
 
 
 def _settings() -> AbstractContextManager[None]:
-    # A reader's own matplotlibrc must not change a report.
-    matplotlib = optional("matplotlib")
-    usual = matplotlib.rcParamsDefault
-    settings = {
-        **{name: usual[name] for name in usual if not name.startswith("backend")},
-        "text.parse_math": False,  # a label with a dollar is a text
-    }
-    context: AbstractContextManager[None] = matplotlib.rc_context(settings)
+    # A reader's own matplotlibrc must not change a report; a label with a dollar is a text.
+    style = optional("matplotlib.style")
+    context: AbstractContextManager[None] = style.context(["default", {"text.parse_math": False}])
     return context
 
 
 def gallery(layout: Layout) -> list[Sketch]:
     """Return the figures that the results have data for."""
     places = groups(layout)[0]
-    curves = [_curves(group, there) for group in places if (there := lines(layout, group))]
-    found: dict[str, Sketch] = {}
-    for sketch in (*_schedules(layout, places), *curves):
-        name = sketch.name
-        while name in found:  # two labels make the same one
-            name += "-2"
-        found[name] = replace(sketch, name=name)
-    return list(found.values())
+    curves = [(group, there) for group in places if (there := lines(layout, group))]
+    drawn = [_curves(number, *one) for number, one in enumerate(curves, 1)]
+    return [*_schedules(layout, places), *drawn]
 
 
-def _file_name(*labels: str) -> str:
-    """Return a file name of letters, digits and dashes."""
-    parts = (re.sub(r"[^a-z0-9.]+", "-", label.lower()).strip("-.") for label in labels)
-    return "-".join(parts)[:LONGEST].rstrip("-.")
-
-
-def _curves(group: Group, there: Sequence[Line]) -> Sketch:
-    size = math.ceil(len(there) / math.ceil(len(there) / CROWD))
-    parts = [there[first : first + size] for first in range(0, len(there), size)]
-
+def _curves(number: int, group: Group, there: Sequence[Line]) -> Sketch:
     def draw(figure: Figure) -> None:
-        columns = min(2, len(parts))
-        rows = math.ceil(len(parts) / columns)
-        grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
-        panels = list(grid.flat)
-        for number, (panel, part) in enumerate(zip(panels, parts, strict=False)):
-            for position, line in enumerate(part, number * size):
-                _plot(panel, line.label, line.points, line.colour, position)
-            panel.set(xlabel="epoch", ylabel="test accuracy (%)")
-            # Where there is none below, a panel has the numbers.
-            panel.tick_params(labelbottom=number >= len(parts) - columns)
-        for panel in panels[len(parts) :]:
-            panel.set_axis_off()
-        whole_epochs(panels[0])
-        _finish(figure, 6.4 if columns == 1 else 9.0, HEIGHT * rows)
+        panel = figure.subplots()
+        for position, line in enumerate(there):
+            _plot(panel, line.label, line.points, line.colour, position)
+        panel.set(xlabel="epoch", ylabel="test accuracy (%)")
+        whole_epochs(panel)
+        _finish(figure, 6.4, 2.8)
 
+    labels = (re.sub(r"[^a-z0-9.]+", "-", label.lower()).strip("-.") for label in group.values())
+    name = "-".join(["curves", str(number), *labels])[:LONGEST].rstrip("-.")
     where = ", ".join(f"{axis} {label}" for axis, label in group.items())
-    title = f"test accuracy over the epochs{f' ({where})' if where else ''}"
-    return Sketch(_file_name("curves", *group.values()), title, draw)
+    return Sketch(name, f"test accuracy over the epochs{f' ({where})' if where else ''}", draw)
 
 
 def _schedules(layout: Layout, places: Sequence[Group]) -> Iterator[Sketch]:
@@ -193,7 +162,7 @@ def _plot(panel: Axes, label: str, points: Iterable[Point], colour: str, positio
         markevery=max(1, len(x) // MARKED),
         linewidth=1.4,
         # matplotlib leaves what begins with an underscore out of a legend
-        label=f" {label}" if label.startswith("_") else label,
+        label=f" {label}"[:LONGEST] if label.startswith("_") else label[:LONGEST],
     )
     panel.fill_between(x, low, high, color=light, alpha=0.12, linewidth=0)
 
@@ -207,16 +176,12 @@ def _finish(figure: Figure, width: float, height: float) -> None:
         handles, labels = panel.get_legend_handles_labels()
         legend.update(zip(labels, handles, strict=True))
     figure.align_ylabels()
-    letters = int(13 * width)  # in a line of the legend
-    texts = ["\n".join(textwrap.wrap(label, letters - 10)) or label for label in legend]
-    longest = max((len(line) for text in texts for line in text.split("\n")), default=0)
-    columns = max(1, min(4, len(legend), letters // (longest + 10)))
-    rows = math.ceil(len(legend) / columns) * max((t.count("\n") + 1 for t in texts), default=0)
-    figure.set_size_inches(width, 0.6 + height + 0.2 * rows)
+    columns = max(1, min(4, int(13 * width) // (max(map(len, legend), default=0) + 10)))
+    figure.set_size_inches(width, 0.6 + height + 0.2 * math.ceil(len(legend) / columns))
     if legend:
         figure.legend(
             handles=legend.values(),
-            labels=texts,
+            labels=legend.keys(),
             loc="outside lower center",
             ncols=columns,
             fontsize="small",

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
-from stochbatch.studies.cell import Cell
 from stochbatch.studies.statistics import CellStatistics
 from stochbatch.studies.verdicts import Interval
 
@@ -62,26 +60,3 @@ def minus(text: str) -> str:
         '\N{MINUS SIGN}1.5 to +2, not sgd-2'
     """
     return re.sub(r"(?<![\w.-])-(?=[\d.])", "\N{MINUS SIGN}", text)
-
-
-def side(labels: Sequence[str], cell: Cell | None, axis: str, among: int, present: int) -> str:
-    """Return which label stands for a side of a claim, and of how many it is the best.
-
-    Example:
-        >>> from stochbatch.report.formatting import side
-        >>> from stochbatch.studies import Cell
-        >>> cell = Cell({"rate": "0.1"}, {})
-        >>> side(["0.1"], cell, "rate", 1, 1), side(["0.2", "0.1"], cell, "rate", 2, 2)
-        ('0.1', '0.1 (best of 2)')
-        >>> side(["0.4", "0.3", "0.2", "0.1"], cell, "rate", 2, 3)
-        '0.1 (best of 2, 1 with fewer trials, 1 left out)'
-    """
-    if cell is None:
-        return f"{' or '.join(labels)} (left out)"
-    if len(labels) == 1:
-        return cell.coordinates[axis]
-    if among == 0:
-        return f"one of {len(labels)}, none run yet"
-    fewer = f", {present - among} with fewer trials" if among < present else ""
-    out = f", {len(labels) - present} left out" if present < len(labels) else ""
-    return f"{cell.coordinates[axis]} (best of {among}{fewer}{out})"

@@ -97,7 +97,7 @@ class Layout:
             return _gain(row.cell, row.baseline)
         gains = [_gain(one.cell, one.baseline) for one in self.under(row) if one.baseline]
         if at := claim.grows:
-            ours, theirs = claim.better[0], claim.than[0]
+            ours, theirs = claim.better, claim.than[0]
             for group in self.places(claim.axis, at.axis):
                 pairs = [
                     [self._cell({**group, at.axis: end, claim.axis: one}) for one in (ours, theirs)]
@@ -134,7 +134,7 @@ class Layout:
     def compared(self) -> set[str]:
         """Labels on that axis that the first claim is about; all if it names many or none."""
         claims = self.results.study.claims[:1]
-        found = {label for claim in claims for label in (*claim.better, *claim.than)}
+        found = {label for claim in claims for label in (claim.better, *claim.than)}
         return found if len(found) == 2 else set(self.labels(self.line_axis))
 
     def colours(self, axis: str) -> dict[str, str]:

@@ -8,14 +8,12 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from datetime import timedelta
 from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
-
-import filelock
 
 from stochbatch.optional import optional
 from stochbatch.report import (
@@ -31,6 +29,7 @@ from stochbatch.report import (
 from stochbatch.report.figures import Sketch, gallery
 from stochbatch.report.layout import Layout, seconds_of
 from stochbatch.report.palette import COLOURS
+from stochbatch.studies.conclusions import conclusions
 from stochbatch.studies.outcome import Outcome
 from stochbatch.studies.results import StudyResults
 
@@ -73,12 +72,34 @@ def write_report(
 
 def written(folder: Path, files: Callable[[], Mapping[str, bytes]]) -> Path:
     """Put files in the place of a folder, as :func:`write_report` does; return the page's path."""
+    there = folder.resolve()  # a link to a folder stays a link
+    new = there.with_name(f".{there.name}.new")
     try:
-        _replace(folder, {})  # refuses a folder of others before anything is drawn
-        _replace(folder, files())
+        there.mkdir(parents=True, exist_ok=True)
+        _refuse_others(there)  # before anything is drawn
+        shutil.rmtree(new, ignore_errors=True)  # of a report that was killed
+        try:
+            for name, content in files().items():
+                (new / name).parent.mkdir(parents=True, exist_ok=True)
+                (new / name).write_bytes(content)
+            _refuse_others(there)
+            shutil.rmtree(there)
+            new.rename(there)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
     except OSError as error:
         raise ReportError(f"cannot write {folder}: {error.strerror or error}") from error
     return folder / PAGE
+
+
+def _refuse_others(folder: Path) -> None:
+    """Raise if a folder holds more than a report."""
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+    if foreign := [name for name in names if not OURS.fullmatch(name)]:
+        raise ReportError(
+            f"{folder} holds files that are not a report's ({foreign[0]}): move them away, "
+            "or write to another folder with --to"
+        )
 
 
 def _files(results: StudyResults, folder: Path, figures: bool) -> dict[str, bytes]:
@@ -101,61 +122,21 @@ def _files(results: StudyResults, folder: Path, figures: bool) -> dict[str, byte
     return {name: text.encode() for name, text in texts.items()} | pictures
 
 
-def _replace(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Put a report in the place of the folder; of several at once each waits for its turn."""
-    folder = folder.resolve()  # a link to a folder stays a link
-    if not folder.parent.is_dir():
-        folder.mkdir(parents=True)
-    lock = folder.with_name(f".{folder.name}.lock")
-    with filelock.FileLock(lock):
-        try:
-            _swap(folder, files)
-        finally:
-            with suppress(OSError):
-                lock.unlink()  # whoever waits for it sees that it has gone, and makes another
-
-
-def _swap(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write a report beside the folder, then exchange the two; without files only check.
-
-    Raises:
-        ReportError: the folder holds more than a report.
-    """
-    new, old = (folder.with_name(f".{folder.name}.{end}") for end in ("new", "old"))
-    if old.exists() and not folder.exists():
-        old.rename(folder)  # a report was killed between its two renames
-    folder.mkdir(exist_ok=True)
-    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
-    if foreign := [name for name in names if not OURS.fullmatch(name)]:
-        raise ReportError(
-            f"{folder} holds files that are not a report's ({foreign[0]}): move them away, "
-            "or write to another folder with --to"
-        )
-    for left in (new, old):
-        shutil.rmtree(left, ignore_errors=True)
-    if not files:
-        return
-    try:
-        for name, content in files.items():
-            (new / name).parent.mkdir(parents=True, exist_ok=True)
-            (new / name).write_bytes(content)
-        folder.rename(old)
-        new.rename(folder)
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
-    shutil.rmtree(old, ignore_errors=True)
-
-
 def page(layout: Layout, folder: Path, sketches: Sequence[Sketch]) -> str:
     """Return the page as it is to lie in ``folder``, with links to figures that lie beside it."""
+    if layout.results.tuned:
+        told = list(map(formatting.minus, conclusions(layout.results)))
+    else:
+        told = [" ".join(found)] if (found := answer.sentences(layout)) else []
     return rendered(
         "page.html.jinja",
+        told=told,
         layout=layout,
         study=layout.results.study,
         scale=layout.results.scale,
         address_of=partial(_address_of, folder),
         downloads=sketches,
-        seconds=_duration(layout),
+        time=timedelta(seconds=round(seconds_of(layout.trials))),
     )
 
 
@@ -209,9 +190,3 @@ def _address_of(folder: Path, outcome: Outcome) -> str:
     way = Path(os.path.relpath(outcome.folder, folder)).as_posix()
     # A name with a colon would be taken for a scheme.
     return quote(way if way.startswith(".") else f"./{way}") + "/"
-
-
-def _duration(layout: Layout) -> str:
-    """Return the trials' time in all: hours, minutes and seconds."""
-    minutes, seconds = divmod(round(seconds_of(layout.trials)), 60)
-    return f"{minutes // 60} h {minutes % 60:02} min {seconds:02} s"

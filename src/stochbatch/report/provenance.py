@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from stochbatch.studies.outcome import Outcome
@@ -60,37 +57,19 @@ def cautions(results: StudyResults) -> list[str]:
 
 
 def _differing(outcomes: Sequence[Outcome]) -> list[str]:
-    """Return how many trials have which values of a fact, if not all have the same one.
-
-    A trial has several values where it was resumed with another.
-    """
-    counted: dict[str, Counter[tuple[str, ...]]] = {}
-    for outcome in outcomes:
-        every = [_made_with(one) for one in environments([outcome])]
-        for fact in dict.fromkeys(name for one in every for name in one):
-            values = groupby(one[fact] for one in every if fact in one)
-            counted.setdefault(fact, Counter())[tuple(value for value, _ in values)] += 1
+    """Return the facts of which the trials have several values, with these."""
+    values: dict[str, set[str]] = {}
+    for one in environments(outcomes):
+        for name in MADE_WITH:
+            values.setdefault(FACTS[name], set()).add(str(one.get(name) or "unknown"))
+        for label in one.get("plugins", ()):
+            name, _, version = label.rpartition(" ")
+            values.setdefault(f"plugin {name}", set()).add(version)
     return [
-        f"{fact} "
-        + ", ".join(
-            f"{' then '.join(map(_short, values))} ({found[values]})" for values in sorted(found)
-        )
-        for fact, found in counted.items()
-        if len({value for values in found for value in values}) > 1
+        f"{fact} {', '.join(sorted(several))}"
+        for fact, several in values.items()
+        if len(several) > 1
     ]
-
-
-def _made_with(environment: Mapping[str, Any]) -> dict[str, str]:
-    found = {FACTS[name]: str(environment.get(name) or "unknown") for name in MADE_WITH}
-    for label in environment.get("plugins", ()):
-        name, _, version = label.rpartition(" ")
-        found[f"plugin {name}"] = version
-    return found
-
-
-def _short(value: str) -> str:
-    """Return a value, a hash of 40 digits by its first ones, but with what is said after it."""
-    return re.sub(r"^([0-9a-f]{12})[0-9a-f]{28}\b", r"\1", value)
 
 
 def _instruction_sets(results: StudyResults) -> list[str]:

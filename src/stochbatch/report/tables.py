@@ -14,12 +14,10 @@ from stochbatch.report.formatting import (
     number,
     p_value,
     published_mean,
-    side,
     signed,
     verdict,
 )
 from stochbatch.report.layout import Layout
-from stochbatch.studies.cell import Cell
 from stochbatch.studies.claim import Claim
 from stochbatch.studies.outcome import Status
 from stochbatch.studies.statistics import CellStatistics, ClaimStatistics
@@ -43,12 +41,6 @@ FEW_IMAGES = (
     "Test sets below 2,000 images are a sample too: there intervals and p count in that other "
     "images might have been drawn."
 )
-CHOICE = (
-    "Of a side with several labels the one with the highest mean accuracy over its trials so far "
-    "stands for it. It was chosen on the same trials as are compared here, so such a claim has no "
-    "verdict: only fresh seeds could give it one."
-)
-UNEQUAL = "Where one side has more labels to choose from than the other, that favours it."
 
 
 @dataclass(frozen=True)
@@ -150,10 +142,6 @@ def claims(layout: Layout) -> Table:
     caption = [TESTED.format(level=LOOK if study.extended else SIGNIFICANT, margin=study.margin)]
     if any(row.image_error for row in found):
         caption.append(FEW_IMAGES)
-    if any(claim.chooses for claim in made):
-        caption.append(CHOICE)
-    if any(row.among != row.baseline_among for row in found if row.claim.chooses):
-        caption.append(UNEQUAL)
     if printed := any(layout.published(row) is not None for row in found):
         caption.append("Published: the same difference in the article's table.")
     axes = [axis for axis in layout.place_axes if len(layout.labels(axis)) > 1]
@@ -185,15 +173,15 @@ def _all_places(row: ClaimStatistics, axis: str) -> str:
 
 
 def _sides(row: ClaimStatistics) -> list[str]:
-    claim, axis = row.claim, row.claim.axis
+    claim = row.claim
     if row.ahead:
         ours, theirs = claim.sides
         more = "larger" if claim.grows else "ahead"
         return [f"{ours} ({more} in {row.ahead[0]} of {row.ahead[1]})", theirs]
-    return [
-        side(claim.better, row.cell, axis, row.among, row.present),
-        side(claim.than, row.baseline, axis, row.baseline_among, row.baseline_present),
-    ]
+    if row.baseline is None:
+        return [claim.better, f"{claim.than[0]} (left out)"]
+    theirs = row.baseline.coordinates[claim.axis]
+    return [claim.better, f"{theirs} (best of {len(claim.than)})" if claim.best else theirs]
 
 
 def _name(layout: Layout, claim: Claim) -> str:
@@ -224,7 +212,7 @@ def cells_in_full(layout: Layout) -> Table:
 def claims_in_full(layout: Layout) -> Table:
     """Return one row per claim and place, with all its numbers."""
     head = [
-        *("claim", "axis", *layout.place_axes, "better", "better_among", "than", "than_among"),
+        *("claim", "axis", *layout.place_axes, "better", "than"),
         *("pairs", "difference", "difference_low", "difference_high"),
         *("planned", "detectable", "collapsed", "p", "corrected_p", "family", "verdict"),
         "published_difference",
@@ -233,8 +221,7 @@ def claims_in_full(layout: Layout) -> Table:
         [
             *(_name(layout, row.claim), row.claim.axis),
             *(row.place.get(axis, "") for axis in layout.place_axes),
-            *(_label(row.cell, row, row.claim.better), row.among),
-            *(_label(row.baseline, row, row.claim.than), row.baseline_among),
+            *_labels(row),
             *(row.pairs, row.difference, *_ends(row.interval)),
             *(row.planned, row.detectable, row.collapsed),
             *(row.p, row.corrected_p, row.family, row.verdict, layout.published(row)),
@@ -244,11 +231,12 @@ def claims_in_full(layout: Layout) -> Table:
     return Table("", head, rows)
 
 
-def _label(cell: Cell | None, row: ClaimStatistics, labels: Sequence[str]) -> str | None:
-    """Return the label of one side of a claim; None if it was left out."""
+def _labels(row: ClaimStatistics) -> Sequence[str | None]:
+    """Return the labels of both sides of a claim; None if one was left out."""
     if row.ahead:
-        return row.claim.sides[0 if labels == row.claim.better else 1]
-    return None if cell is None else cell.coordinates[row.claim.axis]
+        return row.claim.sides
+    cells = row.cell, row.baseline
+    return [None if cell is None else cell.coordinates[row.claim.axis] for cell in cells]
 
 
 def _ends(interval: Interval | None) -> tuple[float | None, float | None]:

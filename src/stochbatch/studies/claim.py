@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -19,86 +18,81 @@ class Growth(BaseModel):
 
 
 class Claim(BaseModel):
-    """That one point of an axis is better than another, in every place of the rest of the grid.
+    """That one label of an axis is better than another, in every place of the rest of the grid.
 
-    A side may have several points: then the best of them, in each place, stands for it. With
-    ``grows`` the claim is on the gain instead: that one is ahead of the other by more at one label
-    of another axis than at another label, averaged over the rest of the grid.
+    With ``best`` it is better than each of several others. With ``grows`` the claim is on the gain
+    instead: that one is ahead of the other by more at one label of another axis than at another
+    label, averaged over the rest of the grid.
 
     Example:
         >>> from stochbatch.studies import Claim
         >>> print(Claim(axis="method", better="SBS", than="SGD"))
         SBS is better than SGD (method), all else being equal.
-        >>> print(Claim(name="tuned", axis="rate", better=["fast", "slow"], than="still"))
-        tuned: the best of “fast”, “slow” is better than still (rate), all else being equal.
+        >>> print(Claim(name="top", axis="rate", better="fast", than=["slow", "still"], best=True))
+        top: fast is better than “slow” and “still” (rate), all else being equal.
         >>> growth = {"axis": "share", "from": "1/2", "to": "1/8"}
         >>> print(Claim(axis="method", better="SBS", than="SGD", grows=growth))
         the gain of SBS over SGD at share 1/8 is larger than that at share 1/2.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
     axis: str
-    better: tuple[str, ...]
+    better: str
     than: tuple[str, ...]
     name: str = ""
     """A few words for it."""
     primary: bool = False
     """Whether it is the study's main claim, marked before its trials run."""
     best: bool = False
-    """Whether it says that its one label is better than each of the others."""
+    """Whether it says that its label is better than each of the others."""
     grows: Growth | None = None
     """Where the gain is said to be larger."""
 
-    @field_validator("better", "than", mode="before")
+    @field_validator("better", mode="before")
+    @classmethod
+    def _alone(cls, side: Any) -> Any:
+        """Return the label of a list of one."""
+        return side[0] if isinstance(side, list | tuple) and len(side) == 1 else side
+
+    @field_validator("than", mode="before")
     @classmethod
     def _listed(cls, side: Any) -> Any:
-        """Return labels: an axis makes texts of its values, so a claim may name the values."""
-        listed = side if isinstance(side, list | tuple) else [side]
-        values = (str, int, float)
-        return tuple(str(label) if isinstance(label, values) else label for label in listed)
+        return side if isinstance(side, list | tuple) else [side]
 
     @model_validator(mode="after")
     def _check(self) -> Claim:
-        for side in (self.better, self.than):
-            if not side:
-                raise ValueError(f"the claim on {self.axis!r} has a side without a label")
-        if self.best and len(self.better) > 1:
-            raise ValueError(f"the claim on {self.axis!r} names {len(self.better)} as the best")
-        if self.grows and (self.best or self.chooses):
-            raise ValueError(f"the claim on {self.axis!r} grows: it has one label on each side")
-        labels = [*self.better, *self.than]
+        if not self.than or (len(self.than) > 1 and not self.best):
+            raise ValueError(
+                f"the claim on {self.axis!r} names {len(self.than)} labels to be better than: "
+                "give one, or several with best = true"
+            )
+        if self.grows and self.best:
+            raise ValueError(f"the claim on {self.axis!r} cannot both grow and be the best")
+        labels = [self.better, *self.than]
         if twice := [label for label in labels if labels.count(label) > 1]:
             raise ValueError(f"the claim on {self.axis!r} names {twice[0]!r} twice")
         return self
 
     @property
-    def chooses(self) -> bool:
-        """Whether a side has several points, of which the best is taken."""
-        return len(self.better) > 1 or (len(self.than) > 1 and not self.best)
-
-    @property
     def sides(self) -> tuple[str, str]:
         """What is compared, in words that may stand within a sentence."""
+        ours, theirs = _quoted_if_it_must(self.better), _quoted_if_it_must(self.than[0])
         if at := self.grows:
-            number = f"{self.axis} " if self.better[0][0] in "-.0123456789" else ""
-            gain = f"the gain of {number}{_side(self.better)} over {_side(self.than)}"
+            number = f"{self.axis} " if self.better[0] in "-.0123456789" else ""
+            gain = f"the gain of {number}{ours} over {theirs}"
             return f"{gain} at {at.axis} {at.end}", f"that at {at.axis} {at.start}"
-        return _side(self.better), _side(self.than)
+        return ours, " and ".join(map(_quoted, self.than)) if self.best else theirs
 
     def __str__(self) -> str:
-        name = f"{self.name}: " if self.name else ""
+        name, (ours, theirs) = f"{self.name}: " if self.name else "", self.sides
         if self.grows:
-            return f"{name}{self.sides[0]} is larger than {self.sides[1]}."
-        rest = " and ".join(map(_quoted, self.than)) if self.best else _side(self.than)
-        text = f"{_side(self.better)} is better than {rest} ({self.axis})"
-        return f"{name}{text}, all else being equal."
+            return f"{name}{ours} is larger than {theirs}."
+        return f"{name}{ours} is better than {theirs} ({self.axis}), all else being equal."
 
 
-def _side(labels: Sequence[str]) -> str:
-    if len(labels) > 1:
-        return f"the best of {', '.join(_quoted(label) for label in labels)}"
-    return _quoted(labels[0]) if "," in labels[0] else labels[0]
+def _quoted_if_it_must(label: str) -> str:
+    return _quoted(label) if "," in label else label
 
 
 def _quoted(label: str) -> str:

@@ -15,17 +15,17 @@ from pydantic import ValidationError
 
 from stochbatch.data.own_data import taken_in
 from stochbatch.registry import METHODS
+from stochbatch.studies.cell import StudyError
 from stochbatch.studies.claim import Claim
 from stochbatch.studies.grid import Axis, Study
 from stochbatch.studies.results import StudyResults, collect
 from stochbatch.studies.scales import SCALES, Scale
-from stochbatch.studies.selection import StudyError
 from stochbatch.studies.tuning import Tuning, validation_images
 from stochbatch.training import Trial
 from stochbatch.training.exceptions import what_is_wrong
 
 if TYPE_CHECKING:
-    from stochbatch.studies.engine import Count
+    from stochbatch.studies.engine import Ended
 
 USUAL: dict[str, Any] = {"momentum": 0.9, "schedule": "cosine"}
 """Fields of a comparison that gives none; what a method has not is left out."""
@@ -91,7 +91,7 @@ def comparison(
                 )
             ],
             claims=[
-                Claim(axis="method", better=(title,), than=(titles[0],), primary=True)
+                Claim(axis="method", better=title, than=(titles[0],), primary=True)
                 for title in titles[1:]
             ],
             repetitions=seeds,
@@ -120,7 +120,7 @@ def compare(
     methods: Sequence[str],
     *,
     root: str | Path = "runs",
-    run_trials: Callable[..., Count] | None = None,
+    run_trials: Callable[..., list[Ended]] | None = None,
     quiet: bool = False,
     data_root: str | Path | None = None,
     accept_hash: bool = False,
@@ -146,7 +146,7 @@ def compare(
     """
     question["dataset"], question["data"] = taken_in(question.get("dataset", "digits"), data_root)
     study = comparison(methods, **question)
-    found, count = run_stages(
+    found, ended = run_stages(
         partial(collect, study, SCALES["paper"], root),
         quiet,
         run_trials,
@@ -154,35 +154,36 @@ def compare(
         data_root=data_root,
         accept_hash=accept_hash,
     )
-    if count.errors:
-        raise StudyError(count.errors[0])
+    for trial, status, text in ended:
+        if status == "failed":
+            raise StudyError(f"{trial.folder}: {text}")
     return found
 
 
 def run_stages(
     look: Callable[[], StudyResults],
     quiet: bool = False,
-    run_trials: Callable[..., Count] | None = None,
+    run_trials: Callable[..., list[Ended]] | None = None,
     **options: Any,
-) -> tuple[StudyResults, Count]:
+) -> tuple[StudyResults, list[Ended]]:
     """Run the missing trials of a study until none is left: each stage of tuning asks for the next.
 
     ``look`` collects the results so far; options are passed on to ``run_trials``, an engine's
     function, by default this machine's.
     """
     from stochbatch.studies import local_engine
-    from stochbatch.studies.engine import Count
     from stochbatch.studies.progress import choose_watcher
 
     if run_trials is None:
         run_trials = partial(local_engine.run_trials, workers=local_engine.default_workers())
-    found, total = look(), Count()
+    found = look()
+    ended: list[Ended] = []
     while missing := found.missing:
-        total.join(run_trials(missing, watcher=choose_watcher(quiet, found.labels), **options))
+        ended += run_trials(missing, watcher=choose_watcher(quiet, found.labels), **options)
         found = look()
-        if total.failed:
+        if any(one.status == "failed" for one in ended):
             break  # what comes next may depend on it
-    return found, total
+    return found, ended
 
 
 def planned_trials(study: Study, scale: Scale | None = None) -> list[Trial]:

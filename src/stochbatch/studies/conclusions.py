@@ -24,7 +24,7 @@ def conclusions(results: StudyResults) -> list[str]:
 
 
 def _conclusion(results: StudyResults, found: ClaimStatistics) -> str:
-    ours, theirs = found.claim.better[0], found.claim.than[0]
+    ours, theirs = found.claim.better, found.claim.than[0]
     where = ", ".join(f"{axis} {label}" for axis, label in found.place.items())
     sentence = (
         f"{ours} {VERBS.get(found.verdict, NO_VERDICT)} {theirs}{f' ({where})' if where else ''}"

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import filelock
 import torch
@@ -27,11 +27,6 @@ from stochbatch.training.exceptions import RunError
 from stochbatch.training.observers import Unfailing
 from stochbatch.training.run_folder import LOCK, METRICS, read_metrics, write
 from stochbatch.training.signals import StopSignals
-
-BUSY = "another process is training it"
-"""How a trial ends that an engine did not train because another process holds its folder."""
-IMPATIENT_SECONDS = 2.0
-"""How long a trial may wait for its folder before others go first."""
 
 
 class StudyStopped(RunError):  # noqa: N818 (not an error, an order)
@@ -61,27 +56,14 @@ class StudyWatcher:
         """Nothing more will be told, whatever happened."""
 
 
-@dataclass
-class Count:
-    """How the trials of a call ended."""
+class Ended(NamedTuple):
+    """How a trial ended."""
 
-    finished: int = 0
-    diverged: int = 0
-    failed: int = 0
-    errors: list[str] = field(default_factory=list)
-
-    def add(self, trial: Trial, status: str, text: str) -> None:
-        """Count a trial that is over."""
-        setattr(self, status, getattr(self, status) + 1)
-        if status == "failed":
-            self.errors.append(f"{trial.folder}: {text}")
-
-    def join(self, other: Count) -> None:
-        """Count the trials of another call too."""
-        self.finished += other.finished
-        self.diverged += other.diverged
-        self.failed += other.failed
-        self.errors += other.errors
+    trial: Trial
+    status: str
+    """``finished``, ``diverged`` or ``failed``."""
+    text: str
+    """Its accuracy, or its error."""
 
 
 class Engine(Protocol):
@@ -94,8 +76,8 @@ class Engine(Protocol):
     def room(self) -> int:
         """How many trials to hand it at once; it may change."""
 
-    def start(self, trial: Trial, patient: bool) -> None:
-        """Start to train a trial; if not patient, only if its folder is free."""
+    def start(self, trial: Trial) -> None:
+        """Start to train a trial."""
 
     def poll(self) -> Iterable[tuple[Trial, str | None]]:
         """Wait a moment; return trials whose processes ended, with what went wrong, if known."""
@@ -110,7 +92,7 @@ def run_study(
     root: Path,
     watcher: StudyWatcher | None = None,
     note: str | None = None,
-) -> Count:
+) -> list[Ended]:
     """Run trials, in this order, on an engine, which is stopped in any case.
 
     Raises:
@@ -140,11 +122,9 @@ class _Loop:
     """By hash, which takes a while to compute."""
     seen: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Size and time of each running trial's metrics when they were last read."""
-    busy: set[str] = field(default_factory=set)
-    """Hashes of trials that another process was training."""
-    count: Count = field(default_factory=Count)
+    over: list[Ended] = field(default_factory=list)
 
-    def run(self, signals: StopSignals) -> Count:
+    def run(self, signals: StopSignals) -> list[Ended]:
         while self.waiting or self.running:
             while self.waiting and len(self.running) < self.engine.room:
                 self._start(self.waiting.popleft())
@@ -155,7 +135,7 @@ class _Loop:
                 self._look(key)
             for trial, fault in ended:
                 self._end(trial, fault)
-        return self.count
+        return self.over
 
     def _start(self, trial: Trial) -> None:
         key, folder = trial.hash, self.root / trial.folder
@@ -163,7 +143,7 @@ class _Loop:
             (folder / ERROR).unlink(missing_ok=True)
         self.seen[key] = _stamp(folder) if self.engine.queues else (-1, -1)
         self.running[key] = trial, folder
-        self.engine.start(trial, key in self.busy)
+        self.engine.start(trial)
         if not self.engine.queues:  # epochs of an earlier run are read when all have started
             self.watcher.progress(trial, [])
 
@@ -177,16 +157,9 @@ class _Loop:
                 self.watcher.progress(trial, read_metrics(folder))
 
     def _end(self, trial: Trial, fault: str | None) -> None:
-        key = trial.hash
-        del self.running[key]
-        if fault == BUSY and key not in self.busy:
-            if not self.busy:
-                self.watcher.note("another process is training some of these trials: they go last")
-            self.busy.add(key)
-            self.waiting.append(trial)
-            return
+        del self.running[trial.hash]
         status, text = self._outcome(trial, fault)
-        self.count.add(trial, status, text)
+        self.over.append(Ended(trial, status, text))
         self.watcher.end_of(trial, status, text)
 
     def _outcome(self, trial: Trial, fault: str | None) -> tuple[str, str]:
@@ -202,30 +175,33 @@ class _Loop:
         return "failed", text
 
 
-def train(trial: Trial, root: Path, *, patience: float, **options: Any) -> bool:
+def train(trial: Trial, root: Path, *, patience: float = -1.0, **options: Any) -> None:
     """Train a trial in this process, and leave its error in its folder if it fails.
 
-    Return False if another process is training it and still does after so many seconds of
-    patience; -1 waits for as long as it takes.
+    If another process is training it, such as one of another study, or of a node that was cut off,
+    wait so many seconds of patience; -1 waits for as long as it takes.
 
     Raises:
         Interrupted: SIGINT or SIGTERM came; everything so far is saved.
         RunError: the error cannot be written.
     """
     torch.set_num_threads(1)  # the last bits of a result depend on it
-    if not _is_free(root / trial.folder, patience):
-        return False
+    lock = root / trial.folder / LOCK
     try:
+        if lock.exists():
+            with filelock.FileLock(lock, timeout=patience):
+                pass
         run(trial, root, wait=True, **options)
     except Interrupted:
         raise
+    except filelock.Timeout:
+        record(trial, root, "another process is training it")
     except (Exception, SystemExit) as error:
         first = (str(error).splitlines() or [""])[0]
         # The package's own errors are written to be read.
         is_ours = type(error).__module__.startswith("stochbatch.")
         what = first if is_ours else f"{type(error).__name__}: {first}"
         record(trial, root, what, traceback.format_exc())
-    return True
 
 
 def record(trial: Trial, root: Path, error: str, trace: str = "") -> None:
@@ -255,23 +231,6 @@ def check_data(trials: Sequence[Trial], data_root: str | Path | None, accept_has
         raise data.MissingFileError(
             f"the files of {', '.join(missing)} are not in {folder}; get them first: {commands}"
         )
-
-
-def _is_free(folder: Path, seconds: float) -> bool:
-    """Wait until no other process is training in a folder; return False if that takes too long.
-
-    The other may be another study, a process that is about to stop, or a node that was cut off and
-    has not noticed it.
-    """
-    if not (folder / LOCK).exists():
-        return True
-    try:
-        with filelock.FileLock(folder / LOCK, timeout=seconds):
-            return True
-    except filelock.Timeout:
-        return False
-    except OSError:
-        return True  # the run will find out what is wrong, and say it
 
 
 def _stamp(folder: Path) -> tuple[int, int]:

@@ -1,14 +1,12 @@
-"""How long a study will take: from a measured sample, or from the epochs done so far."""
+"""How long a study will take, from a measured sample."""
 
 from __future__ import annotations
 
-import heapq
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -42,10 +40,10 @@ class Speed:
         )
 
 
-def kind_of(trial: Trial, device: torch.device | None) -> Kind:
-    """Return the kind of a trial on a device; None is any."""
+def kind_of(trial: Trial, device: torch.device) -> Kind:
+    """Return the kind of a trial on a device."""
     # On a CPU an image takes as long in a small batch; only large ones keep a GPU busy.
-    size = SAMPLE_BATCH if device and device.type == "cpu" else trial.batch_size
+    size = SAMPLE_BATCH if device.type == "cpu" else trial.batch_size
     return trial.dataset, trial.network, trial.width, trial.precision, size
 
 
@@ -103,67 +101,6 @@ def estimate(
             done = len(read_metrics(root / trial.folder))
         seconds.append(speeds[kind].seconds(trial) * max(0, trial.epochs - done) / trial.epochs)
     return seconds
-
-
-def until_all_are_done(seconds: Iterable[float], workers: int) -> float:
-    """Return when the last of so many workers is done, each taking the next as it gets free.
-
-    Example:
-        >>> from stochbatch.studies.estimate import until_all_are_done
-        >>> until_all_are_done([10, 10, 10], workers=2)
-        20.0
-    """
-    free = [0.0] * workers
-    for each in seconds:
-        heapq.heapreplace(free, free[0] + each)
-    return max(free)
-
-
-class TimeLeft:
-    """Seconds until a study is done, from the epochs that its trials have done.
-
-    A kind of trials that has not begun yet is taken to be as fast per image as the others.
-    """
-
-    def __init__(self, trials: Iterable[Trial]) -> None:
-        self.left = {trial.hash: (trial, trial.epochs) for trial in trials}
-        self.rates: dict[object, float] = {}
-        """Seconds per image, by kind and method."""
-        self.running: set[str] = set()
-        self.most_running = 1
-
-    def progress(self, trial: Trial, metrics: Sequence[dict[str, Any]]) -> None:
-        """Note the epochs that a trial has done."""
-        self.running.add(trial.hash)
-        self.most_running = max(self.most_running, len(self.running))
-        self.left[trial.hash] = trial, max(0, trial.epochs - len(metrics))
-        if metrics:
-            self.rates[_pace(trial)] = metrics[-1]["seconds"] / _images(trial)
-
-    def end_of(self, trial: Trial) -> None:
-        """Note that a trial is over."""
-        self.running.discard(trial.hash)
-        self.left.pop(trial.hash, None)
-
-    def seconds(self) -> float | None:
-        """Return the estimate; None before the first epoch."""
-        if not self.rates:
-            return None
-        usual = sum(self.rates.values()) / len(self.rates)
-        each = [
-            epochs * _images(trial) * self.rates.get(_pace(trial), usual)
-            for trial, epochs in self.left.values()
-        ]
-        return until_all_are_done(each, self.most_running)
-
-
-def _images(trial: Trial) -> float:
-    return DATASETS[trial.dataset].train.count * trial.share
-
-
-def _pace(trial: Trial) -> object:
-    """Return what decides how long an image takes in a whole training."""
-    return kind_of(trial, None), trial.method
 
 
 def duration(seconds: float) -> str:

@@ -19,11 +19,10 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from stochbatch.registry import METHODS, STUDIES
-from stochbatch.studies.cell import Cell
+from stochbatch.studies.cell import Cell, StudyError, with_labels
 from stochbatch.studies.claim import Claim
 from stochbatch.studies.published import check_table, published_value
 from stochbatch.studies.scales import Scale
-from stochbatch.studies.selection import StudyError, with_labels
 from stochbatch.studies.tuning import Tuning
 from stochbatch.training import Trial, TrialError
 from stochbatch.training.exceptions import what_is_wrong
@@ -110,7 +109,6 @@ class Study(BaseModel):
     base: dict[str, Any] = Field(default_factory=dict)
     axes: list[Axis] = Field(min_length=1)
     claims: list[Claim] = Field(default_factory=list)
-    """A single one may be given as ``claim``."""
     repetitions: int | None = Field(None, ge=1)
     """Trials of each cell; by default the scale's."""
     extended: bool = False
@@ -119,15 +117,6 @@ class Study(BaseModel):
     """Percentage points within which a difference does not matter."""
     tuning: Tuning | None = None
     """How cells are tuned first, if they are."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _gather_claims(cls, given: Any) -> Any:
-        if not isinstance(given, Mapping) or not isinstance(given.get("claims", []), list):
-            return given
-        single = [given["claim"]] if given.get("claim") is not None else []
-        fields = {name: value for name, value in given.items() if name != "claim"}
-        return {**fields, "claims": [*single, *fields.get("claims", [])]}
 
     @model_validator(mode="after")
     def _check(self) -> Study:
@@ -178,7 +167,7 @@ class Study(BaseModel):
 
     def _check_claim(self, claim: Claim) -> None:
         labels = self._labels(claim.axis, "the claim")
-        for label in (*claim.better, *claim.than):
+        for label in (claim.better, *claim.than):
             if label not in labels:
                 raise ValueError(f"the claim names {label!r}, {claim.axis!r} has {labels}")
         if at := claim.grows:

@@ -24,9 +24,7 @@ import torch
 
 from stochbatch.cores import usable_cores
 from stochbatch.studies.engine import (
-    BUSY,
-    IMPATIENT_SECONDS,
-    Count,
+    Ended,
     StudyWatcher,
     check_data,
     run_study,
@@ -38,8 +36,6 @@ from stochbatch.training.exceptions import RunError
 
 LOOK_EVERY = 0.2
 """Seconds between two looks at signals and progress."""
-BUSY_CODE = 75
-"""Exit code of a process whose trial another process is training."""
 
 
 def devices(device: str = "auto") -> list[str]:
@@ -66,7 +62,7 @@ def run_trials(
     data_root: str | Path | None = None,
     accept_hash: bool = False,
     **options: Any,
-) -> Count:
+) -> list[Ended]:
     """Run trials, so many at a time.
 
     Args:
@@ -130,12 +126,11 @@ class LocalEngine:
         """How many trials to train at once: none while the fork server starts."""
         return 0 if self.warming_up.is_alive() else self.workers
 
-    def start(self, trial: Trial, patient: bool) -> None:
+    def start(self, trial: Trial) -> None:
         """Start a process on the device that has the fewest."""
         taken = [each.device for each in self.running]
         device = min(self.devices, key=taken.count)
-        patience = -1.0 if patient else IMPATIENT_SECONDS
-        options = self.options | {"device": device, "patience": patience}
+        options = self.options | {"device": device}
         # The environment too: that of the fork server may be older.
         arguments = (trial, self.root, options, dict(os.environ))
         process = self.context.Process(target=_work, args=arguments, daemon=True)
@@ -154,7 +149,7 @@ class LocalEngine:
             each.process.join()
             code = each.process.exitcode
             fault = f"the process that trained it died with exit code {code}" if code else None
-            yield each.trial, BUSY if code == BUSY_CODE else fault
+            yield each.trial, fault
 
     def stop(self) -> None:
         """Let all processes save and end."""
@@ -192,12 +187,11 @@ def _work(trial: Trial, root: Path, options: dict[str, Any], environment: dict[s
     os.environ.update(environment)
     _stop_with_the_engine()
     try:
-        trained = train(trial, root, **options)
+        train(trial, root, **options)
     except Interrupted as stop:
         sys.exit(128 + stop.signal_number)
     except RunError as error:
         sys.exit(f"error: {error}")
-    sys.exit(0 if trained else BUSY_CODE)
 
 
 def _stop_with_the_engine() -> None:

@@ -6,13 +6,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from stochbatch.data import DATASETS
 from stochbatch.studies.engine import StudyWatcher
-from stochbatch.studies.estimate import TimeLeft, duration
+from stochbatch.studies.estimate import duration
 from stochbatch.training import Trial
 
 
 class PlainWatcher(StudyWatcher):
-    """One line per trial that is over, and one with the first estimate."""
+    """One line per trial that is over, and one with the first estimate of the time left."""
 
     def __init__(self, labels: Mapping[str, str]) -> None:
         self.labels = labels
@@ -20,7 +21,12 @@ class PlainWatcher(StudyWatcher):
 
     def begin(self, trials: Sequence[Trial]) -> None:
         """Remember what there is to do."""
-        self.time_left, self.total, self.done = TimeLeft(trials), len(trials), 0
+        self.total, self.done = len(trials), 0
+        self.epochs_left = {trial.hash: (trial, trial.epochs) for trial in trials}
+        self.rates: dict[object, float] = {}
+        """Seconds per image, by what decides about them."""
+        self.running: set[str] = set()
+        self.most_running = 1
 
     def note(self, text: str) -> None:
         """Print it."""
@@ -28,22 +34,49 @@ class PlainWatcher(StudyWatcher):
 
     def progress(self, trial: Trial, metrics: list[dict[str, Any]]) -> None:
         """Print the first estimate of the whole."""
-        before = self.time_left.seconds()
-        self.time_left.progress(trial, metrics)
-        if before is None and self.left():
-            self.note(f"0/{self.total}  {self.left()}")
+        known = bool(self.rates)
+        self.running.add(trial.hash)
+        self.most_running = max(self.most_running, len(self.running))
+        self.epochs_left[trial.hash] = trial, max(0, trial.epochs - len(metrics))
+        if metrics:
+            self.rates[_pace(trial)] = metrics[-1]["seconds"] / _images(trial)
+        if not known and self.left():
+            self.first_estimate()
+
+    def first_estimate(self) -> None:
+        """Print it."""
+        self.note(f"0/{self.total}  {self.left()}")
 
     def end_of(self, trial: Trial, status: str, text: str) -> None:
         """Print the line."""
         self.done += 1
-        self.time_left.end_of(trial)
+        self.running.discard(trial.hash)
+        self.epochs_left.pop(trial.hash, None)
         parts = (f"{self.done}/{self.total}", self.labels[trial.hash], status, text, self.left())
         self.note("  ".join(filter(None, parts)))
 
     def left(self) -> str:
-        """Return how long the study still takes, in words; nothing if that is unknown or over."""
-        seconds = self.time_left.seconds()
-        return f"about {duration(seconds)} left" if seconds else ""
+        """Return how long the study still takes, in words; nothing if that is unknown or over.
+
+        What has not begun is taken to be as fast per image as the rest.
+        """
+        if not self.rates or not self.epochs_left:
+            return ""
+        usual = sum(self.rates.values()) / len(self.rates)
+        seconds = sum(
+            epochs * _images(trial) * self.rates.get(_pace(trial), usual)
+            for trial, epochs in self.epochs_left.values()
+        )
+        return f"about {duration(seconds / min(self.most_running, len(self.epochs_left)))} left"
+
+
+def _images(trial: Trial) -> float:
+    return DATASETS[trial.dataset].train.count * trial.share
+
+
+def _pace(trial: Trial) -> object:
+    """Return what decides how long an image takes."""
+    return trial.dataset, trial.network, trial.width, trial.precision, trial.method
 
 
 class RichWatcher(PlainWatcher):
@@ -74,12 +107,15 @@ class RichWatcher(PlainWatcher):
 
     def progress(self, trial: Trial, metrics: list[dict[str, Any]]) -> None:
         """Move the trial's bar."""
-        self.time_left.progress(trial, metrics)
+        super().progress(trial, metrics)
         if trial.hash not in self.tasks:
             label = self.escape(self.labels[trial.hash])
             self.tasks[trial.hash] = self.bars.add_task(label, total=trial.epochs, left="")
         self.bars.update(self.tasks[trial.hash], completed=len(metrics))
         self.bars.update(self.whole, left=self.left())
+
+    def first_estimate(self) -> None:
+        """The bar has it."""
 
     def end_of(self, trial: Trial, status: str, text: str) -> None:
         """Take the trial's bar away and print how it ended."""

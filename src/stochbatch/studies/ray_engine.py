@@ -29,9 +29,7 @@ from stochbatch.data.folder import data_root as data_root_of
 from stochbatch.data.own_data import remember
 from stochbatch.optional import optional
 from stochbatch.studies.engine import (
-    BUSY,
-    IMPATIENT_SECONDS,
-    Count,
+    Ended,
     StudyWatcher,
     check_data,
     run_study,
@@ -84,7 +82,7 @@ def run_trials(
     device: str = "auto",
     data_root: str | Path | None = None,
     **options: Any,
-) -> Count:
+) -> list[Ended]:
     """Run trials on a cluster, as many at a time as there is room for.
 
     Args:
@@ -116,7 +114,7 @@ def run_trials(
     if device not in ("auto", place):
         raise RunError(f"with {gpus:g} GPUs per trial the device is {place!r}, got {device!r}")
     if not trials:
-        return Count()
+        return []
     data = data_root or os.environ.get(ROOT_VARIABLE)
     options["data_root"] = str(data_root_of(data).absolute()) if data else None
     root = Path(root).absolute()  # not `resolve`: the target of a link may differ between nodes
@@ -145,23 +143,22 @@ class RayEngine:
     root: Path
     room: int
     tries: int
-    tasks: dict[Any, tuple[Trial, bool]] = field(default_factory=dict)
+    tasks: dict[Any, Trial] = field(default_factory=dict)
     queues = True
 
-    def start(self, trial: Trial, patient: bool) -> None:
+    def start(self, trial: Trial) -> None:
         """Put a trial into Ray's queue."""
-        task = self.remote(trial.to_json(), software(trial), patient)
-        self.tasks[task] = trial, patient
+        self.tasks[self.remote(trial.to_json(), software(trial))] = trial
 
     def poll(self) -> Iterator[tuple[Trial, str | None]]:
         """Yield trials whose tasks ended."""
         over, _ = self.ray.wait(list(self.tasks), timeout=LOOK_EVERY)
         for task in over:
-            trial, patient = self.tasks.pop(task)
+            trial = self.tasks.pop(task)
             try:
                 fault = self._fault(task)
             except Interrupted:  # by a signal to its process, not by us
-                self.start(trial, patient)
+                self.start(trial)
                 continue
             if fault is None:
                 self._await_files(trial)
@@ -171,7 +168,8 @@ class RayEngine:
         """Return what went wrong with a task; raise what would go wrong with the next one, too."""
         errors = self.ray.exceptions
         try:
-            return None if self.ray.get(task) else BUSY
+            self.ray.get(task)
+            return None
         except errors.RayTaskError as error:
             # A trial's own failure is in its folder. This is the node's, where the next trial would
             # fail just as fast.
@@ -203,9 +201,7 @@ class RayEngine:
             self.ray.wait([*self.tasks], num_returns=len(self.tasks), timeout=SAVING_SECONDS)
 
 
-def train_on_node(
-    text: str, needs: str, patient: bool, *, mark: str, options: dict[str, Any]
-) -> bool:
+def train_on_node(text: str, needs: str, *, mark: str, options: dict[str, Any]) -> None:
     """Train a trial on a node of the cluster, or resume it if another node began it."""
     node, root = f"the node {socket.gethostname()}", Path(mark).parent
     deadline = time.monotonic() + MARK_SECONDS
@@ -223,9 +219,8 @@ def train_on_node(
         raise ClusterError(f"{node} cannot make a trial, which needs {needs}: {error}") from None
     if software(trial) != needs:
         raise ClusterError(f"{node} has {software(trial)}, the study was started with {needs}")
-    patience = LOCK_SECONDS if patient else IMPATIENT_SECONDS
     try:
-        return train(trial, root, patience=patience, **options)
+        train(trial, root, patience=LOCK_SECONDS, **options)
     except Interrupted as stop:
         if stop.signal_number == signal.SIGTERM:
             # Not from the engine: the node is going down. Die, so that Ray tries elsewhere.

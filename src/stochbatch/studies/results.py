@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from stochbatch.studies.cell import Cell
+from stochbatch.studies.cell import Cell, StudyError
 from stochbatch.studies.grid import Study
 from stochbatch.studies.outcome import Outcome, outcome_of
 from stochbatch.studies.scales import Scale
-from stochbatch.studies.selection import StudyError
 from stochbatch.studies.tuning import Tuned, Tuning, tune
 from stochbatch.training import Trial
 

@@ -87,16 +87,10 @@ class ClaimStatistics:
     place: Mapping[str, str]
     """Labels on all axes but the claim's."""
     cell: Cell | None
-    """The side that is claimed to be better, of several labels the one with the highest mean; None
-    if the row is over the whole table."""
-    among: int
-    """Labels of that side with trials enough, from which it was chosen."""
-    present: int
-    """Labels of that side among the cells looked at."""
+    """The side that is claimed to be better; None if the row is over the whole table."""
     baseline: Cell | None
-    """The other side; None if it is not among the cells looked at, or over the whole table."""
-    baseline_among: int
-    baseline_present: int
+    """The other side, of several the one with the highest mean; None if it is not among the cells
+    looked at, or over the whole table."""
     pairs: int
     """Seeds with which both have been run."""
     planned: int
@@ -295,12 +289,12 @@ class _Row:
 
     claim: Claim
     place: Mapping[str, str]
-    sides: Mapping[str, Any]
-    """What the statistics have about the two sides."""
     gain: _Gain
     planned: int | None
     collapsed: frozenset[int]
     """Seeds of which a trial diverged or ended at chance."""
+    cell: Cell | None = None
+    baseline: Cell | None = None
     rivals: tuple[_Gain, ...] = ()
     ahead: tuple[int, int] | None = None
 
@@ -310,11 +304,8 @@ class _Row:
         planned = self.planned
         if planned is not None:
             planned -= len(out & self.gain.by_seed.keys())
-        return replace(
-            self.gain.pairs(planned, out),
-            rivals=[rival.pairs(planned, out) for rival in self.rivals],
-            chosen=self.claim.chooses,
-        )
+        rivals = [rival.pairs(planned, out) for rival in self.rivals]
+        return replace(self.gain.pairs(planned, out), rivals=rivals)
 
     def statistics(
         self,
@@ -328,7 +319,8 @@ class _Row:
         return ClaimStatistics(
             claim=self.claim,
             place=self.place,
-            **self.sides,
+            cell=self.cell,
+            baseline=self.baseline,
             pairs=len(values),
             planned=planned,
             by_seed={seed: by_seed[seed] for seed in sorted(by_seed)},
@@ -356,35 +348,25 @@ def _rows(claim: Claim, cells: Sequence[CellOutcomes], planned: int) -> list[_Ro
         places.setdefault(tuple(place.items()), {})[label] = cell
     rows = []
     for at, there in places.items():
-        better, than = (
-            [there[label] for label in labels if label in there]
-            for labels in (claim.better, claim.than)
-        )
-        (ours, among), (theirs, baseline_among) = best_of(better), best_of(than)
-        if ours is None:
+        ours, rivals = there.get(claim.better), [there[one] for one in claim.than if one in there]
+        # The best of those that were picked is not the best of all.
+        if ours is None or (claim.best and len(rivals) < len(claim.than)):
             continue
-        sides = {
-            "cell": ours.cell,
-            "among": among,
-            "present": len(better),
-            "baseline": None if theirs is None else theirs.cell,
-            "baseline_among": baseline_among,
-            "baseline_present": len(than),
-        }
-        rivals = than if claim.best else [] if theirs is None else [theirs]
+        theirs = max(rivals, key=_mean_or_none, default=None)
         as_planned = all(len(cell.outcomes) in (0, planned) for cell in (ours, *rivals))
         rows.append(
             _Row(
                 claim,
                 dict(at),
-                sides,
                 _Gain({}, {}) if theirs is None else _gain(ours, theirs),
                 planned if as_planned else None,
                 frozenset().union(*(_collapsed(cell) for cell in (ours, *rivals))),
+                ours.cell,
+                None if theirs is None else theirs.cell,
                 tuple(_gain(ours, rival) for rival in rivals) if claim.best else (),
             )
         )
-    if len(places) > 1 and rows and not claim.chooses and not claim.best:
+    if len(places) > 1 and rows and not claim.best:
         rows.append(_over_the_table(claim, rows))
     return rows
 
@@ -393,7 +375,7 @@ def _growth(claim: Claim, at: Growth, cells: Sequence[CellOutcomes], planned: in
     """Return by how much a gain is larger at one label than at another, over all places."""
     gains: dict[tuple[str, ...], dict[str, _Row]] = {}
     for row in _rows(claim.model_copy(update={"grows": None}), cells, planned):
-        if row.place and row.sides["baseline"]:
+        if row.place and row.baseline:
             place = {**row.place}
             label = place.pop(at.axis)
             gains.setdefault(tuple(place.values()), {})[label] = row
@@ -437,13 +419,10 @@ def _sum(claim: Claim, rows: Sequence[tuple[int, _Row]], among: int = 1) -> _Row
         images[test_set] = {
             seed: np.sum([by * part[seed] for by, part in parts], axis=0) for seed in known
         }
-    sides: dict[str, Any] = {"cell": None, "baseline": None}
-    sides |= dict.fromkeys(("among", "present", "baseline_among", "baseline_present"), 1)
     planned = {row.planned for _, row in rows}
     return _Row(
         claim,
         {},
-        sides,
         _Gain(by_seed, images),
         planned.pop() if len(planned) == 1 else None,
         frozenset().union(*(row.collapsed for _, row in rows)),
@@ -475,15 +454,7 @@ def _collapsed(cell: CellOutcomes) -> set[int]:
     return low | {one.seed for one in cell.done if one.status == "diverged"}
 
 
-def best_of(cells: Sequence[CellOutcomes]) -> tuple[CellOutcomes | None, int]:
-    """Return the cell with the highest mean accuracy, and among how many it was chosen.
-
-    If some have the trials that a comparison needs, the choice is among those: a lucky trial of
-    another may not take the place of a mean. Of equal means the first is taken, and so is the
-    first cell if none has a trial yet.
-    """
-    found = [list(accuracies(cell.outcomes).values()) for cell in cells]
-    enough = FEW if any(len(values) >= FEW for values in found) else 1
-    means = [mean(values) if len(values) >= enough else -math.inf for values in found]
-    best = max(range(len(cells)), key=means.__getitem__, default=None)
-    return (None if best is None else cells[best]), sum(one > -math.inf for one in means)
+def _mean_or_none(cell: CellOutcomes) -> float:
+    """Return a cell's mean accuracy, below all others if it has none."""
+    values = list(accuracies(cell.outcomes).values())
+    return mean(values) if values else -math.inf

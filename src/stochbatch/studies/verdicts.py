@@ -33,7 +33,7 @@ EXACT = 1e-9
 
 BETTER, WORSE, SAME = "better", "worse", "no practical difference"
 BEST, NOT_BEST = "best", "not the best"
-UNDECIDED, CHOSEN = "undecided", "chosen on these trials"
+UNDECIDED = "undecided"
 
 
 @dataclass(frozen=True)
@@ -219,15 +219,13 @@ class Pairs:
     """Pairs that the study planned; None if it is not this many that were asked for."""
     rivals: Sequence[Pairs] = ()
     """Of a claim to be the best: the pairs with each of the others."""
-    chosen: bool = False
-    """Whether a side was chosen on these trials."""
     images: float = 0.0
     """Variance of the mean difference by the sampling of test images."""
 
     @property
     def complete(self) -> bool:
         """Whether all that was planned is over, so that there is a verdict."""
-        return len(self.differences) == self.planned and not self.chosen
+        return len(self.differences) == self.planned
 
     @property
     def p(self) -> float | None:
@@ -251,8 +249,8 @@ class Pairs:
 
 
 def corrected(family: Sequence[Pairs], count: int) -> list[float | None]:
-    """Return the p values of a family, corrected for all its claims; none where one was chosen."""
-    return holm([None if pairs.chosen else pairs.p for pairs in family], count)
+    """Return the p values of a family, corrected for all its claims."""
+    return holm([pairs.p for pairs in family], count)
 
 
 def decide(family: Sequence[Pairs], count: int, margin: float, level: float) -> list[str]:
@@ -270,9 +268,7 @@ def decide(family: Sequence[Pairs], count: int, margin: float, level: float) -> 
     verdicts = []
     for pairs, p, same in zip(family, corrected(family, count), near, strict=True):
         decided = p is not None and p < level
-        if pairs.chosen:
-            verdict = CHOSEN
-        elif pairs.planned is None:
+        if pairs.planned is None:
             count = len(pairs.differences)
             verdict = f"{count} pair{'s' if count != 1 else ''}, not as planned"
         elif not pairs.complete:

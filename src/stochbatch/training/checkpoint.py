@@ -58,8 +58,6 @@ class Schema(BaseModel):
     seconds: float = Field(ge=0)
     network: dict[str, Tensor]
     optimizer: dict[str, Any]
-    schedule: dict[str, Any] = {}
-    """Only earlier versions saved it: it follows from the epoch."""
     scaler: dict[str, Any]
     tally: Annotated[list[Tensor], Field(min_length=3, max_length=3)]
     correct: Tensor | None = None

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import update_bn
 
 from stochbatch.data import DATASETS, Augmentation, Batches, Split, hold_out, subset
-from stochbatch.nets import resample_batch_norm
 from stochbatch.optim import SBS
 from stochbatch.optim.kernels.build import library
 from stochbatch.optim.kernels.fallback import UnavailableError
@@ -272,7 +272,7 @@ class Trainer:
         count = min(len(self.batches), -(-RESAMPLED_IMAGES // self.trial.batch_size))
         images = (self._laid_out(self.batches.batch(epoch, n)[0]) for n in range(count))
         with self._autocast():
-            resample_batch_norm(self.network, images)
+            update_bn(images, self.network)
 
     def layers(self) -> dict[str, Any]:
         """Return what SBS did to each layer since the last call; nothing for other methods."""

@@ -60,7 +60,7 @@ class EntropySGD(CheckedOptimizer):
     (seed, evaluation, parameter, element), as the coins of :class:`stochbatch.SBS` are.
 
     Batch-norm statistics belong to the inner points: re-estimate them at :math:`x` before an
-    evaluation (:func:`stochbatch.nets.resample_batch_norm`).
+    evaluation (:func:`torch.optim.swa_utils.update_bn`).
 
     Args:
         params: parameters, named parameters or groups, as for ``torch.optim.SGD``.
