@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from stochbatch.report.answer import (
+    cards,
     clause,
     counted,
     headline,
@@ -184,7 +185,7 @@ def test_a_part_of_a_study_is_called_a_part() -> None:
 def test_without_a_claim_the_title_stands_there() -> None:
     study = STUDY.model_copy(update={"claims": []})
     found = Layout.of(results([90.0], study=study))
-    assert (headline(found), sentences(found)) == ("Two methods", [])
+    assert (headline(found), sentences(found), cards(found)) == ("Two methods", [], [])
 
 
 def test_numbers_say_which_way_and_how_sure() -> None:
@@ -209,6 +210,16 @@ def test_the_sentences_carry_the_headline() -> None:
     assert early[-1] == "A verdict needs exactly the 3 planned trials per cell."
     two = sentences(several("undecided", "undecided"))  # what holds for one is not said of both
     assert (len(two), "80 %" in "".join(two)) == (2, False)
+
+
+@pytest.mark.parametrize("verdict", VERDICTS)
+def test_a_card_has_the_colour_and_the_words_of_its_verdict(verdict: str) -> None:
+    (card,) = cards(layout("undecided", "better", verdict))
+    assert (card.kind, card.title) == (
+        kind(judged(layout(*["better"] * 3).claims[0], verdict)),
+        SAYS[verdict],
+    )
+    assert sum(int(words.split()[0]) for _, words in card.tally) == 3
 
 
 @pytest.mark.parametrize("name", list(STUDIES))

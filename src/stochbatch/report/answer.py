@@ -1,16 +1,18 @@
-"""The answer of a study in words: a headline, and the numbers that carry it."""
+"""The answer of a study in words: a headline, the numbers that carry it, a card per claim."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Literal
 
 from stochbatch.report.formatting import minus, number, signed
 from stochbatch.report.layout import Layout
 from stochbatch.studies.claim import Claim
+from stochbatch.studies.conclusions import conclusions
 from stochbatch.studies.statistics import ClaimStatistics
 from stochbatch.studies.verdicts import BEST, BETTER, NOT_BEST, SAME, UNDECIDED, WORSE
 
@@ -32,6 +34,19 @@ PLACES: dict[Kind, str] = {
     **{"better": "better", "worse": "worse", "same": "no practical difference"},
     **{"undecided": "undecided", "none": "no verdict"},
 }
+
+
+@dataclass(frozen=True)
+class Card:
+    """What was found on a claim."""
+
+    kind: Kind
+    title: str
+    texts: list[str]
+    tally: list[tuple[Kind, str]]
+    """Verdicts with how often each was reached."""
+    row: ClaimStatistics | None
+    """The one comparison that it is about, if it is one."""
 
 
 def kind(row: ClaimStatistics) -> Kind:
@@ -74,7 +89,7 @@ def facts(layout: Layout) -> list[tuple[int, str]]:
     over = sum(1 for one in layout.trials if one.result)
     return [
         *([(len(layout.claims), "comparisons")] if layout.claims else []),
-        *((n, f"with {one}" if one[0].isdigit() else one) for one, n in verdicts.items()),
+        *((count, counted_as(one)) for one, count in verdicts.items()),
         (over, f"of {len(layout.trials)} trials over"),
         *((layout.counts[one], one) for one in ("diverged", "failed") if layout.counts[one]),
     ]
@@ -240,3 +255,41 @@ def _around(layout: Layout, row: ClaimStatistics) -> list[str]:
     if row.collapsed:
         found.append(f"With {row.collapsed} of the seeds a training diverged or ended at chance.")
     return found
+
+
+def cards(layout: Layout) -> list[Card]:
+    """Return a card per claim."""
+    claims = layout.results.study.claims
+    tuned = bool(layout.results.tuned)
+    told = conclusions(layout.results) if tuned else map(numbers, layout.claims)
+    text_of = dict(zip(map(id, layout.claims), told, strict=True))
+    found = []
+    for claim in claims:
+        rows = [row for row in layout.claims if row.claim == claim]
+        if not rows:
+            continue
+        main = main_rows(layout, claim)
+        texts = [text_of[id(row)] for row in main[:3]]
+        if len(main) > 3:
+            texts[2:] = [f"{len(main) - 2} more places are listed below."]
+        if not tuned and len(main) == 1 < len(claims):
+            texts += _around(layout, main[0])
+        kinds = {kind(row) for row in main}
+        only = main[0] if len(main) == 1 else None
+        shade: Kind = kinds.pop() if len(kinds) == 1 else "none"
+        found.append(Card(shade, clause(main), list(map(minus, texts)), _tally(rows), only))
+    return found
+
+
+def _tally(rows: Rows) -> list[tuple[Kind, str]]:
+    counts = Counter((kind(row), row.verdict) for row in rows)
+    ordered = sorted(counts.items(), key=lambda one: list(PLACES).index(one[0][0]))
+    return [
+        (one, verdict if len(rows) == 1 else f"{count} {counted_as(verdict)}")
+        for (one, verdict), count in ordered
+    ]
+
+
+def counted_as(verdict: str) -> str:
+    """Return a verdict as it stands after a number."""
+    return f"with {verdict}" if verdict[0].isdigit() else verdict

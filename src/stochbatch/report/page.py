@@ -29,7 +29,6 @@ from stochbatch.report import (
 from stochbatch.report.figures import Sketch, gallery
 from stochbatch.report.layout import Layout, seconds_of
 from stochbatch.report.palette import COLOURS
-from stochbatch.studies.conclusions import conclusions
 from stochbatch.studies.outcome import Outcome
 from stochbatch.studies.results import StudyResults
 
@@ -124,13 +123,8 @@ def _files(results: StudyResults, folder: Path, figures: bool) -> dict[str, byte
 
 def page(layout: Layout, folder: Path, sketches: Sequence[Sketch]) -> str:
     """Return the page as it is to lie in ``folder``, with links to figures that lie beside it."""
-    if layout.results.tuned:
-        told = list(map(formatting.minus, conclusions(layout.results)))
-    else:
-        told = [" ".join(found)] if (found := answer.sentences(layout)) else []
     return rendered(
         "page.html.jinja",
-        told=told,
         layout=layout,
         study=layout.results.study,
         scale=layout.results.scale,
