@@ -17,9 +17,13 @@ class LayerMetrics(BaseModel):
 
     name: str
     kind: str
+    """Layers of one kind are compared with each other."""
     size: int
+    """Number of weights."""
     probability: float | None
+    """Mean update probability."""
     batches: float | None
+    """Mean number of batches in the average gradient of a weight."""
 
 
 class EpochMetrics(BaseModel):
@@ -28,15 +32,24 @@ class EpochMetrics(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
     epoch: int = Field(ge=0)
+    """Counted from 0."""
     lr: float
+    """Learning rate."""
     train_loss: float | None
+    """Mean loss of the batches as they were trained on."""
     train_accuracy: float
+    """Percent of them that were right."""
     test_loss: float | None = None
+    """Loss on the test images; left out where the epoch was not evaluated."""
     test_accuracy: float | None = None
+    """Percent of the test images that were right."""
     images_per_second: float
     seconds: float
+    """How long the epoch took."""
     layers: list[LayerMetrics] = []
+    """Of SBS: a row for each layer."""
     skipped_steps: int = 0
+    """Of SBS: steps skipped so far because a gradient was not finite."""
     trial: str | None = None
     """The first 16 digits of the trial's hash; lines of earlier versions have none."""
     data: str | None = None

@@ -1,17 +1,20 @@
 """The folder of a run: its files, who may write there, and how to read it later.
 
+It is ``root/<first 16 digits of the trial's hash>/``. Each file carries the hash; one of another
+trial is refused when it is read.
+
 =======================  =================================================================
 ``trial.json``           the trial
 ``metrics.jsonl``        one line of JSON per epoch (:mod:`stochbatch.training.metrics`)
-``result.json``          the outcome, when it is over (:mod:`stochbatch.training.result`)
-``weights.safetensors``  the network's ``state_dict``, when it is over
-``checkpoint-*.pt``      while it is running (:mod:`stochbatch.training.checkpoint`)
-``log.txt``              start, resumptions, warnings, end
+``result.json``          the outcome of a finished run (:mod:`stochbatch.training.result`)
+``weights.safetensors``  the network's ``state_dict`` of a finished run
+``checkpoint-*.pt``      while it is running: the last two, read with ``weights_only=True``
+                         after their SHA-256 and schema are checked
+``log.txt``              start, resumptions, warnings, end; also in the logger ``stochbatch``
+``error.json``           why a trial of a study failed
+``events/``              TensorBoard's files, with ``--tensorboard``
 ``lock``                 held by the running process
 =======================  =================================================================
-
-Each of them has the trial's hash, and its beginning is the folder's name. A file of another trial
-is refused when it is read.
 """
 
 from __future__ import annotations
