@@ -53,7 +53,7 @@ def compare(
         typer.Option(help="Folder of the page.", show_default="reports/compare-..."),
     ] = None,
     plan: Annotated[
-        bool, typer.Option("--plan", help="Say what would be run, and how long it takes.")
+        bool, typer.Option("--plan", help="Only say what would be run, and how long it takes.")
     ] = False,
     root: Root = Path("runs"),
     *,

@@ -17,7 +17,7 @@ EPILOG = examples(
     "stochbatch report comparison --scale demo",
     "stochbatch report my-study.toml --scale small --to pages/mine",
     "stochbatch report article --scale small",
-    after="A report reads what trainings left, and never trains.",
+    after="A report only reads results: it never trains.",
 )
 
 ARTICLE = "article"

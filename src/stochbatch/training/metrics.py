@@ -67,9 +67,9 @@ def parse(lines: list[bytes], trial: str) -> list[dict[str, Any]]:
         try:
             epoch = EpochMetrics.model_validate_json(line)
         except ValidationError as error:
-            raise ValueError(f"line {number + 1} is odd ({what_is_wrong(error)})") from None
+            raise ValueError(f"line {number + 1} is not valid ({what_is_wrong(error)})") from None
         if epoch.epoch != number:
-            raise ValueError(f"line {number + 1} is odd (it is of epoch {epoch.epoch})")
+            raise ValueError(f"line {number + 1} is not valid (it is of epoch {epoch.epoch})")
         if epoch.trial not in (None, trial):
             raise ValueError(f"line {number + 1} is of the trial {epoch.trial}, not of {trial}")
         found.append(json.loads(line))

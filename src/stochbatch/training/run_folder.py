@@ -288,7 +288,7 @@ def find_finished(folder: Path, data_root: str | Path | None, accept_hash: bool)
         return None
     if not done.data.official and not accept_hash:
         raise RunError(
-            f"{folder} was trained on files that are not the published ones: take it as it is "
+            f"{folder} was trained on files that are not the published ones: accept it "
             "(--accept-hash), or start over (--again)"
         )
     try:
@@ -300,8 +300,8 @@ def find_finished(folder: Path, data_root: str | Path | None, accept_hash: bool)
         return done  # nothing to compare with
     if [split.sha256 for split in splits] != [done.data.train_sha256, done.data.test_sha256]:
         raise RunError(
-            f"{folder} was trained on other data than are there now: put the former data back, "
-            "or start over (--again)"
+            f"{folder} was trained on data that differ from those here now: put the former data "
+            "back, or start over (--again)"
         )
     return done
 

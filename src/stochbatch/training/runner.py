@@ -199,8 +199,8 @@ class _Runner:
         if path is not None:
             if DataFacts.model_validate_json(state["data"]) != self.trainer.facts:
                 raise RunError(
-                    f"{self.folder} was begun on other data than are there now: put the former "
-                    f"data back, or start over (stochbatch train --config {self.folder / TRIAL} "
+                    f"{self.folder} was begun on data that differ from those here now: put the "
+                    f"former data back, or start over (stochbatch train --config {self.folder / TRIAL} "
                     f"--root {self.folder.parent} --again)"
                 )
             place = Place(state["epoch"], state["step"])
