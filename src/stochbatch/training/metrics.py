@@ -47,9 +47,9 @@ class EpochMetrics(BaseModel):
     seconds: float
     """How long the epoch took."""
     layers: list[LayerMetrics] = []
-    """Of SBS: a row for each layer."""
+    """A row for each layer; only SBS has them."""
     skipped_steps: int = 0
-    """Of SBS: steps skipped so far because a gradient was not finite."""
+    """Steps that SBS skipped so far because a gradient was not finite."""
     trial: str | None = None
     """The first 16 digits of the trial's hash; lines of earlier versions have none."""
     data: str | None = None

@@ -200,8 +200,8 @@ class _Runner:
             if DataFacts.model_validate_json(state["data"]) != self.trainer.facts:
                 raise RunError(
                     f"{self.folder} was begun on data that differ from those here now: put the "
-                    f"former data back, or start over (stochbatch train --config {self.folder / TRIAL} "
-                    f"--root {self.folder.parent} --again)"
+                    "former data back, or start over (stochbatch train --config "
+                    f"{self.folder / TRIAL} --root {self.folder.parent} --again)"
                 )
             place = Place(state["epoch"], state["step"])
             try:
