@@ -124,6 +124,16 @@ def test_a_wide_and_a_narrow_font_fit_too(
             assert (width, font, browser.run(CHECKS)) == (width, font, [])
 
 
+@pytest.mark.parametrize("name", ["methods", "article"])
+def test_what_is_folded_makes_no_page_wider(
+    name: str, browser: Chromium, request: pytest.FixtureRequest
+) -> None:
+    for width in (390, 721, 768, 1280):
+        browser.open(request.getfixturevalue(name), width)
+        browser.run("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+        assert browser.run("document.documentElement.scrollWidth") == width
+
+
 def violations(browser: Chromium) -> list[str]:
     """Return what axe-core finds on the page that is open, a line per rule."""
     browser.run(Path(AXE).read_text(encoding="utf-8") + "; 0")
