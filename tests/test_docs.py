@@ -177,6 +177,12 @@ def test_every_command_in_the_documentation_is_one() -> None:
             assert (DOCS.parent / words[0]).is_file(), line
 
 
+def test_the_documentation_is_short() -> None:
+    pages = [DOCS.parent / "README.md", *DOCS.glob("*.md")]
+    words = sum(len(page.read_text(encoding="utf-8").split()) for page in pages)
+    assert words <= 12_000
+
+
 def test_the_example_of_a_study_is_one() -> None:
     studies = pytest.importorskip("stochbatch.studies")
     study = studies.Study.from_file(DOCS.parent / "examples" / "three-rates.toml")

@@ -143,7 +143,7 @@ def test_what_is_to_be_done_is_said_before(found: StudyResults) -> None:
         (["sgd", "sbz"], {}, "no method is called 'sbz', did you mean 'sbs'?"),
         (["sgd", "sbs"], {"budget": 0}, "budget"),
         (["sgd", "sbs"], {"seeds": 0}, "repetitions"),
-        (["sgd", "sbs"], {"tune": {"lr": {"log": [1, 0.1]}}}, "must rise above 0"),
+        (["sgd", "sbs"], {"tune": {"lr": {"log": [1, 0.1]}}}, "a range needs 0 < low < high"),
         (["sgd", "sbs"], {"tune": {"lambd": [-4, 0]}}, "SGD has no setting 'lambd'"),
         (["sgd", "sbs"], {"tune": {"adam.eps": [1]}}, "adam is not among the methods"),
         (["sgd", "sbs"], {"network": "vgg12"}, "no network is called 'vgg12'"),

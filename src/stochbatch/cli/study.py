@@ -160,7 +160,7 @@ class Which:
         str | None,
         typer.Option(
             help="paper, small or demo.",
-            show_default="demo; for a .toml file paper, which changes nothing",
+            show_default="demo; paper for a .toml file",
         ),
     ] = None
     root: Root = Path("runs")
