@@ -6,6 +6,8 @@ place or a test that is no longer there is an error. What has neither is a choic
 
 from __future__ import annotations
 
+import html
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -507,12 +509,21 @@ def line_of(entry: Entry) -> tuple[int, str]:
     return found[0]
 
 
+def breakable(*parts: str) -> nodes.Node:
+    """Return code, a line per part, that breaks only between words and names."""
+    lines = []
+    for part in parts:
+        broken = re.sub(r"(?<=\w)([_/(])(?=\w)", r"\1<wbr>", html.escape(part))
+        lines.append(f'<code class="docutils literal">{broken}</code>')
+    return nodes.raw("", "".join(lines), format="html")
+
+
 class ArticleMap(Directive):
     """The table itself."""
 
     def run(self) -> list[nodes.Node]:
         """Return the table, built from ``MAP``."""
-        table = nodes.table()
+        table = nodes.table(classes=["article-map"])
         group = nodes.tgroup(cols=4)
         table += group
         for width in (2, 4, 5, 5):
@@ -523,10 +534,10 @@ class ArticleMap(Directive):
             if entry.file:
                 number, line = line_of(entry)
                 file = entry.file.removeprefix(PACKAGE)
-                place = nodes.literal(text=f"{file}:{number}  {line}")
+                place = breakable(f"{file}:{number}", line)
             else:
                 place = nodes.Text(entry.choice)
-            test = nodes.literal(text=entry.test) if entry.test else nodes.Text("")
+            test = breakable(*entry.test.split("::")) if entry.test else nodes.Text("")
             body += self._row(entry.where, entry.says, place, test)
         group += [head, body]
         return [table]

@@ -71,7 +71,7 @@ class CommandHelp(Directive):
 
 
 class RegistryTable(Directive):
-    """Names of a registry, each with the line that ``stochbatch list`` prints about it."""
+    """Names of a registry, each with the line that ``stochbatch list`` prints, and its files."""
 
     required_arguments = 1
 
@@ -82,10 +82,16 @@ class RegistryTable(Directive):
         body = nodes.tbody()
         for one in registry:
             row = nodes.row()
-            for content in (nodes.literal(text=one), nodes.Text(registry.summary(one))):
+            contents = [nodes.literal(text=one), nodes.Text(registry.summary(one))]
+            if name == "DATASETS":
+                files = (f"{file.name} ({file.size:,} bytes)" for file in registry[one].files)
+                contents.append(nodes.Text("; ".join(files) or "none: part of the package"))
+            for content in contents:
                 row += nodes.entry("", nodes.paragraph("", "", content))
             body += row
-        group = nodes.tgroup("", nodes.colspec(colwidth=2), nodes.colspec(colwidth=7), body, cols=2)
+        widths = (2, 5, 5) if name == "DATASETS" else (2, 7)
+        columns = [nodes.colspec(colwidth=width) for width in widths]
+        group = nodes.tgroup("", *columns, body, cols=len(columns))
         return [nodes.table("", group)]
 
 

@@ -1,10 +1,12 @@
 """Invariant: the documentation speaks of code that is there."""
 
+import contextlib
 import importlib.util
 import inspect
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import warnings
@@ -149,6 +151,48 @@ def test_links_between_pages_lead_somewhere() -> None:
         prose = re.sub(r"`[^`]*`", "", page.read_text(encoding="utf-8"))
         for target in re.findall(r"\]\(([^)#]+)[^)]*\)", prose):
             assert target.startswith("https://") or (page.parent / target).exists(), (page, target)
+
+
+def commands_of(page: str) -> list[str]:
+    """Return what a page tells its reader to type, in blocks and within lines."""
+    blocks = re.findall(r"```(?:console|sh)\n(.*?)```", page, re.DOTALL)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    prose = re.sub(r"```.*?```", "", page, flags=re.DOTALL)
+    lines += [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", prose)]
+    typed = (re.sub(r" #.*|[][]", "", line).removeprefix("$ ") for line in lines)
+    return [line for line in typed if re.match(r"(stochbatch|python) [^.]", line)]
+
+
+def test_every_command_in_the_documentation_is_one() -> None:
+    """Each is understood by the command line, with its options; modules and scripts exist."""
+    typer = pytest.importorskip("typer")
+    app = pytest.importorskip("stochbatch.cli.app").app
+    pages = [DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md", *DOCS.glob("*.md")]
+    found = [line for page in pages for line in commands_of(page.read_text(encoding="utf-8"))]
+    assert len(found) > 40
+    for line in found:
+        first, *words = shlex.split(line)
+        if first == "stochbatch":
+            command, name = typer.main.get_command(app), "stochbatch"
+            while words and words[0] in getattr(command, "commands", {}):
+                name = words.pop(0)
+                command = command.commands[name]
+            words = [word for word in words if word != "..."]
+            known = getattr(command, "commands", {})
+            assert not known or not words or words[0].startswith("-"), line
+            with contextlib.suppress(typer.Exit):  # --help
+                if words:  # others only name a command
+                    command.make_context(name, words)
+        elif words[0] == "-m":
+            assert words[1] == "pytest" or importlib.util.find_spec(words[1]), line
+        else:
+            assert (DOCS.parent / words[0]).is_file(), line
+
+
+def test_the_documentation_is_short() -> None:
+    pages = [DOCS.parent / "README.md", *DOCS.glob("*.md")]
+    words = sum(len(page.read_text(encoding="utf-8").split()) for page in pages)
+    assert words <= 12_000
 
 
 def test_the_example_of_a_study_is_one() -> None:

@@ -311,14 +311,6 @@ def test_the_pictures_are_those_that_their_script_draws(name: str, tmp_path: Pat
         assert file in README
 
 
-def test_gains_in_the_readme_are_those_of_the_picture() -> None:
-    desc = (ROOT / "docs/figures/published-light.svg").read_text(encoding="utf-8")
-    found = re.findall(r"published (\S+),[^;]*; ours undecided (\S+) \(", desc)
-    said = re.findall(r"\| (\S+), (\S+) \(undecided\) \|", README)
-    assert len(found) == 2
-    assert said == found
-
-
 def test_links_lead_somewhere() -> None:
     shown = re.findall(r'(?:src|srcset)="([^"]+)"', README)
     for target in [*re.findall(r"\]\(([^)]+)\)", README), *shown]:

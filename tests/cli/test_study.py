@@ -36,7 +36,7 @@ def test_planned_run_and_reported(tmp_path: Path, monkeypatch) -> None:
     assert_one_clear_line(
         early,
         1,
-        "nothing of mine at the scale paper has been run in runs: stochbatch study run mine.toml",
+        "the scale paper has been run in runs; run: stochbatch study run mine.toml",
     )
     done = call("study", "run", *options, "--workers", "2", "--quiet")
     assert done.code == 0, done.err

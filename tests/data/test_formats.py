@@ -238,7 +238,7 @@ def test_a_matlab_variable_that_says_more_than_it_has_is_refused(tmp_path: Path)
     content = path.read_bytes()
     tag = (2).to_bytes(4, "little") + GOOD["X"].size.to_bytes(4, "little")
     path.write_bytes(content.replace(tag, tag[:4] + b"\0\0\0\x70", 1))
-    refused("svhn", tmp_path, "is cut short, damaged or no MATLAB file")
+    refused("svhn", tmp_path, "is cut short, damaged or not a MATLAB file")
 
 
 def test_the_first_of_two_matlab_variables_is_the_one_that_is_checked(tmp_path: Path) -> None:

@@ -42,8 +42,8 @@ SAYS = {
     "worse": "sbs is shown to lose to sgd",
     "no practical difference": "No practical difference between sbs and sgd",
     "undecided": "sbs is not shown to differ from sgd",
-    "1 of 3 pairs": "No verdict yet on sbs against sgd: 1 of 3 pairs of trials are over",
-    "0 of 3 pairs": "No verdict yet on sbs against sgd: 0 of 3 pairs of trials are over",
+    "1 of 3 pairs": "No verdict yet on sbs against sgd: 1 of 3 pairs of trials are done",
+    "0 of 3 pairs": "No verdict yet on sbs against sgd: 0 of 3 pairs of trials are done",
     "3 pairs, not as planned": "No verdict on sbs against sgd: not the planned number of trials",
 }
 
@@ -159,7 +159,7 @@ def test_a_headline_has_clauses_as_long_as_there_is_room_then_it_counts() -> Non
         ("undecided", "m0 is not shown to be the best of 3"),
         (
             "2 of 3 pairs",
-            "No verdict yet on m0 as the best of 3: 2 of 3 pairs of trials are over",
+            "No verdict yet on m0 as the best of 3: 2 of 3 pairs of trials are done",
         ),
     ],
 )
@@ -198,18 +198,18 @@ def test_numbers_say_which_way_and_how_sure() -> None:
         "sbs is 1.00 points ahead of sgd with one paired seed."
     )
     assert "is level with" in numbers(judged(row, "undecided", 0.001))
-    assert numbers(judged(row, "0 of 3 pairs")) == "No pair of trials of sbs and sgd is over yet."
+    assert numbers(judged(row, "0 of 3 pairs")) == "No pair of trials of sbs and sgd is done yet."
 
 
 def test_the_sentences_carry_the_headline() -> None:
     found = sentences(layout("worse", "undecided", "undecided"))
     assert found[0].startswith("Averaged over 2 places, sbs is 1.00 points ahead of sgd")
     assert "by place from −1.00 to +1.00 points" in found[1]  # noqa: RUF001
-    assert found[2] == "A true difference of 2.0 points would be found with 80 %."
+    assert found[2] == "A true difference of 2.0 points would be found with probability 0.8."
     early = sentences(layout("0 of 3 pairs", "0 of 3 pairs", "0 of 3 pairs"))
     assert early[-1] == "A verdict needs exactly the 3 planned trials per cell."
     two = sentences(several("undecided", "undecided"))  # what holds for one is not said of both
-    assert (len(two), "80 %" in "".join(two)) == (2, False)
+    assert (len(two), "probability 0.8" in "".join(two)) == (2, False)
 
 
 @pytest.mark.parametrize("verdict", VERDICTS)
@@ -298,7 +298,7 @@ def test_a_table_of_which_a_part_was_run_is_not_said_to_be_ahead_in_it() -> None
     as_then = study.model_copy(update={"base": {**study.base, "norm_init": "ones"}})
     found = Layout.of(collect(as_then, SCALES["small"], runs))
     text = " ".join(sentences(found))
-    assert "No seed of SBS and SGD is over in all 24 places yet." in text
+    assert "No seed of SBS and SGD is done in all 24 places yet." in text
     assert "In the 1 place of 24 run so far the difference is +1.10 points." in text
     assert "ahead in" not in text
     assert forest(found).groups[0][1][0].note == "1 of 24 run"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,20 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_report(found, folder, figures=False).as_uri()
 
 
+@pytest.fixture(scope="module")
+def methods(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Four panels of seven methods, of which one with a long name ends below what is drawn."""
+    study, scale = STUDIES["comparison"], SCALES["demo"]
+    high, low = (made_up(study, scale, epochs(*[0.1] * count)) for count in (9, 2))
+    cells = [
+        below if above.cell.coordinates["method"].endswith("printed") else above
+        for above, below in zip(high.cells, low.cells, strict=True)
+    ]
+    found = replace(high, cells=tuple(cells))
+    folder = tmp_path_factory.mktemp("methods")
+    return write_report(found, folder, figures=False).as_uri()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", ["begun", "many", "article"])
 def test_nothing_overlaps_or_leaves_the_window(
@@ -97,16 +112,26 @@ def test_nothing_overlaps_or_leaves_the_window(
     assert browser.said == []
 
 
-@pytest.mark.parametrize("name", ["begun", "many", "article"])
+@pytest.mark.parametrize("name", ["begun", "many", "methods", "article"])
 def test_a_wide_and_a_narrow_font_fit_too(
     name: str, browser: Chromium, request: pytest.FixtureRequest
 ) -> None:
-    for width in (390, 768, 1280):
+    for width in (390, 721, 768, 1280):
         browser.open(request.getfixturevalue(name), width)
         for font in ("DejaVu Sans", "DejaVu Sans Condensed"):
             browser.run(f"document.documentElement.style.fontFamily = '{font}'")
             browser.run(f"document.body.style.fontFamily = '{font}'")
             assert (width, font, browser.run(CHECKS)) == (width, font, [])
+
+
+@pytest.mark.parametrize("name", ["methods", "article"])
+def test_what_is_folded_makes_no_page_wider(
+    name: str, browser: Chromium, request: pytest.FixtureRequest
+) -> None:
+    for width in (390, 721, 768, 1280):
+        browser.open(request.getfixturevalue(name), width)
+        browser.run("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+        assert browser.run("document.documentElement.scrollWidth") == width
 
 
 def violations(browser: Chromium) -> list[str]:

@@ -11,7 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stochbatch.report.charts import LABEL, Span, apart, around, curves, forest, strips
+from stochbatch.report.charts import (
+    BRIEF,
+    LABEL,
+    Span,
+    apart,
+    around,
+    curves,
+    forest,
+    short,
+    strips,
+)
 from stochbatch.report.heat_maps import heats
 from stochbatch.report.layout import Layout
 from stochbatch.report.palette import COLOURS, FREE, colours
@@ -217,3 +227,12 @@ def test_labels_have_different_colours_as_long_as_there_are_any() -> None:
     assert set(many.values()) <= set(COLOURS)
     by_method = colours({f"rate {n}": ("sgd", "sbs")[n % 2] for n in range(20)})
     assert set(by_method.values()) == {"sgd", "sbs"}
+
+
+@pytest.mark.parametrize("value", ["9.1", "88.4", "100.0", "↓ 20.0, ep. 2"])
+def test_a_short_label_leaves_room_for_its_number(value: str) -> None:
+    label, number = short("Entropy-SGD as printed", value)
+    assert len(label + number) <= BRIEF
+    assert label.startswith("Entropy")
+    assert number == value.split(",")[0]
+    assert short("SGD", value)[0] == "SGD"

@@ -93,7 +93,7 @@ def test_other_formats_go_by_the_name(tmp_path: Path, name: str) -> None:
     ("metrics", "name", "message"),
     [
         ([], "curve.png", "before the first epoch is done"),
-        ([line(0)], "curve.bmp", "curve.bmp: a curve is one of .png, .svg, .pdf"),
+        ([line(0)], "curve.bmp", "curve.bmp: a curve must end in .png, .svg or .pdf"),
         ([line(0)], "none/curve.png", "cannot write .*none/curve.png: No such file"),
     ],
 )

@@ -111,7 +111,7 @@ def test_the_page_says_what_was_reduced_and_run(written: Path, page: Page) -> No
         in text
     )
     assert "Accuracies at this scale are not comparable with the published ones" in text
-    assert "of 6 trials over" in text
+    assert "of 6 trials done" in text
     assert "PyTorch" in text
     assert "<title>Two &lt;methods&gt; &amp; one batch size (tiny)</title>" in written.read_text()
 
@@ -250,9 +250,9 @@ def test_what_was_trained_is_told_by_the_trials(name: str, scale: str, says: str
 
 def test_cells_that_were_not_run_are_missing_and_not_zero(tmp_path: Path) -> None:
     text = write_report(begun_study(), tmp_path, figures=False).read_text()
-    assert "<dt>of 12 trials over</dt><dd>6</dd>" in text
+    assert "<dt>of 12 trials done</dt><dd>6</dd>" in text
     assert text.count("0 of 3 pairs") >= 1
-    assert "<h1>No verdict yet on SBS against SGD: 0 of 3 pairs of trials are over</h1>" in text
+    assert "<h1>No verdict yet on SBS against SGD: 0 of 3 pairs of trials are done</h1>" in text
     rows = read_csv(tmp_path / "table.csv")
     assert [(row["n"], row["mean"]) for row in rows[2:]] == [("0", ""), ("0", "")]
 
@@ -282,7 +282,7 @@ def test_errors_of_failed_trials_are_shown(tmp_path: Path) -> None:
     ).read_text()
     assert "RunError: &lt;no&gt; data" in text
     assert "<dt>failed</dt><dd>1</dd>" in text
-    assert "No trial is over yet." in text
+    assert "No trial is done yet." in text
 
 
 @pytest.mark.parametrize("name", list(STUDIES))

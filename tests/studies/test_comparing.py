@@ -106,7 +106,7 @@ def test_every_verdict_has_its_words(found: StudyResults) -> None:
     worse, open_ = said([-one for one in UP], WIDE)
     assert "SBS is worse than SGD: -2.04 points (" in worse
     assert "AdamW cannot be told from SGD: +0.70 points" in open_
-    assert "points would be found with 80 %." in open_
+    assert "points would be found with probability 0.8." in open_
     assert "would be found" not in worse
     early = conclusions(
         replace(found, study=found.study.model_copy(update={"repetitions": 9}), narrowed="x")
@@ -143,9 +143,9 @@ def test_what_is_to_be_done_is_said_before(found: StudyResults) -> None:
         (["sgd", "sbz"], {}, "no method is called 'sbz', did you mean 'sbs'?"),
         (["sgd", "sbs"], {"budget": 0}, "budget"),
         (["sgd", "sbs"], {"seeds": 0}, "repetitions"),
-        (["sgd", "sbs"], {"tune": {"lr": {"log": [1, 0.1]}}}, "must rise above 0"),
+        (["sgd", "sbs"], {"tune": {"lr": {"log": [1, 0.1]}}}, "a range needs 0 < low < high"),
         (["sgd", "sbs"], {"tune": {"lambd": [-4, 0]}}, "SGD has no setting 'lambd'"),
-        (["sgd", "sbs"], {"tune": {"adam.eps": [1]}}, "adam is not compared"),
+        (["sgd", "sbs"], {"tune": {"adam.eps": [1]}}, "adam is not among the methods"),
         (["sgd", "sbs"], {"network": "vgg12"}, "no network is called 'vgg12'"),
     ],
 )

@@ -328,7 +328,7 @@ def test_a_study_of_one_s_own() -> None:
         ),
         ("[16, 128], momentum = [0.0, 0.9]", "[]", "axis 'batch size' has no point"),
         ("repetitions = 4", 'published = "comparisn"', "the article has no table 'comparisn'"),
-        ("repetitions = 4", 'name = "../mine"', "a name is no path, got '../mine'"),
+        ("repetitions = 4", 'name = "../mine"', "a name must not be a path, got '../mine'"),
     ],
 )
 def test_a_study_that_cannot_be(old: str, new: str, message: str) -> None:

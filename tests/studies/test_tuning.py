@@ -179,8 +179,14 @@ def test_validation_images_are_unused_ones_or_a_fifth(fields: dict[str, Any], im
     ("changes", "message"),
     [
         ({"budget": 0}, "budget: input should be greater than or equal to 1"),
-        ({"lr": "{ log = [1, 0.1] }"}, "a range must rise above 0 from its first end, got 1 to"),
-        ({"lr": "{ log = [0, 0.1] }"}, "a range must rise above 0 from its first end, got 0 to"),
+        (
+            {"lr": "{ log = [1, 0.1] }"},
+            "needs 0 < low < high (it is logarithmic), got 1 to",
+        ),
+        (
+            {"lr": "{ log = [0, 0.1] }"},
+            "needs 0 < low < high (it is logarithmic), got 0 to",
+        ),
         ({"lr": "{ }"}, "a range is { log = [low, high] } or { linear = [low, high] }"),
         ({"lr": "[]"}, "the space of lr for 'SGD' has no value"),
         ({"options": 'axis = "metod"'}, r"[tuning] is about 'metod', axes are ['method']"),

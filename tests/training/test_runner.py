@@ -261,7 +261,7 @@ def test_a_finished_run_on_other_data_is_not_taken_for_this_one(
         run(trial, tmp_path)
     assert run(trial, tmp_path, accept_hash=True).data.official is False
     monkeypatch.setattr(data, "load", lambda *a, **k: replace(load(*a, **k), sha256="0" * 64))
-    with pytest.raises(RunError, match="trained on other data than are there now"):
+    with pytest.raises(RunError, match="trained on data that differ from those here now"):
         run(trial, tmp_path, accept_hash=True)
 
 
@@ -271,7 +271,7 @@ def test_other_data_than_the_run_was_begun_on_are_refused(tmp_path: Path, monkey
     load = data.load
     with monkeypatch.context() as patch:
         patch.setattr(data, "load", lambda *a, **k: replace(load(*a, **k), sha256="0" * 64))
-        with pytest.raises(RunError, match="was begun on other data than are there now"):
+        with pytest.raises(RunError, match="was begun on data that differ from those here now"):
             run(trial, tmp_path)
     assert run(trial, tmp_path).status == "finished"
 

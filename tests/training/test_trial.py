@@ -244,7 +244,7 @@ def test_uniform_scales_of_batch_norms_change_nothing_else_of_the_start() -> Non
         ({"share": 1e-7}, "share 1e-07 of digits is less than two images"),
         (
             {"method": "entropy-sgd", "precision": "fp16"},
-            "Entropy-SGD takes a closure, which fp16's scaler cannot: use bf16",
+            "Entropy-SGD takes a closure, which fp16's scaler does not support: use bf16",
         ),
     ],
     ids=str,

@@ -13,7 +13,7 @@ from stochbatch.cli.printing import examples
 
 app = typer.Typer(
     cls=OneLineErrors,
-    help="Train networks with stochastic batch sizes and with the methods it is compared with.",
+    help="Train networks by stochastic batch size (SBS) and other optimizers, and compare them.",
     epilog=examples(
         "stochbatch train --method sbs --epochs 30",
         "stochbatch list methods",
@@ -43,7 +43,7 @@ def stochbatch(
     ] = False,
     debug: Annotated[
         bool,
-        typer.Option("--debug", help="Show the traceback of an error; may stand anywhere."),
+        typer.Option("--debug", help="Show the traceback of an error; works anywhere on the line."),
     ] = False,
 ) -> None:
     """Show the help if no command is given."""

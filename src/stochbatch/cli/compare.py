@@ -53,7 +53,7 @@ def compare(
         typer.Option(help="Folder of the page.", show_default="reports/compare-..."),
     ] = None,
     plan: Annotated[
-        bool, typer.Option("--plan", help="Say what would be run, and how long it takes.")
+        bool, typer.Option("--plan", help="Only say what would be run, and how long it takes.")
     ] = False,
     root: Root = Path("runs"),
     *,
@@ -73,10 +73,7 @@ def compare(
     from stochbatch.studies.engine import check_data
 
     if not methods or len(methods) < 2:
-        raise UsageError(
-            "name two methods or more, for example: stochbatch compare sgd sbs "
-            "(see: stochbatch list methods)"
-        )
+        raise UsageError("name two methods or more, for example: stochbatch compare sgd sbs")
     run_trials = how.run_trials()
     given = {name: value for name, value in fields.items() if value is not None}
     given["dataset"], given["data"] = taken_in(given.get("dataset", "digits"), how.data_root)

@@ -44,9 +44,9 @@ def add(
     path: Annotated[Path, typer.Argument(help="A folder of class folders, or an .npz file.")],
     data_root: DataRoot = None,
 ) -> None:
-    """Take in data of your own, and print the name that a trial knows them by.
+    """Copy your own data into the data folder, and print their name for --dataset.
 
-    Other commands do that by themselves where a path is given for a data set.
+    `--dataset PATH` does this by itself.
     """
     from stochbatch import data
 
@@ -64,7 +64,7 @@ def _contents(entry: Dataset) -> str:
 
 @app.command("list", epilog=examples("stochbatch data list --data-root pictures"))
 def list_(data_root: DataRoot = None) -> None:
-    """List the data sets, and which of their files are there."""
+    """List the data sets, and say which of their files exist."""
     from stochbatch import data
     from stochbatch.data.folder import find
     from stochbatch.data.own_data import names

@@ -17,7 +17,7 @@ EPILOG = examples(
     "stochbatch report comparison --scale demo",
     "stochbatch report my-study.toml --scale small --to pages/mine",
     "stochbatch report article --scale small",
-    after="A report reads what trainings left, and never trains.",
+    after="A report only reads results: it never trains.",
 )
 
 ARTICLE = "article"
@@ -53,7 +53,7 @@ def report(
     if not any(cell.done for cell in found.cells):
         words = ["study", "run", which.name, "--scale", at, "--root", str(which.root)]
         raise StudyError(
-            f"nothing of {found.study.name} at the scale {at} has been run in {which.root}: "
+            f"nothing of {found.study.name} at the scale {at} has been run in {which.root}; run: "
             f"stochbatch {shlex.join(words)}"
         )
     part = "-part" if found.narrowed else ""  # which must not take the place of the whole

@@ -140,7 +140,9 @@ def compare(runs: list[RunFolder]) -> None:
 
 def predict(
     run: Run,
-    images: Annotated[list[Path], typer.Argument(help="Pictures, in any format Pillow reads.")],
+    images: Annotated[
+        list[Path], typer.Argument(help="Pictures: PNG, JPEG, WebP, GIF, TIFF, BMP or PPM.")
+    ],
     root: Root = Path("runs"),
     top: Annotated[int, typer.Option(min=1, help="How many classes to show.")] = 3,
 ) -> None:

@@ -161,13 +161,16 @@ class Which:
     scale: Annotated[
         str | None,
         typer.Option(
-            help="paper, small or demo.", show_default="demo; of a .toml file paper: as it says"
+            help="paper, small or demo.",
+            show_default="demo; paper for a .toml file",
         ),
     ] = None
     root: Root = Path("runs")
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="AXIS=LABEL,...", help="Keep only these labels; may be repeated."),
+        typer.Option(
+            metavar="AXIS=LABEL,...", help="Keep only these labels of an axis; may be repeated."
+        ),
     ] = None
     trials: Annotated[int | None, typer.Option(min=1, metavar="N", help="Trials of each cell.")] = (
         None

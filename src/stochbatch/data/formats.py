@@ -134,7 +134,7 @@ def _read_members(path: Path, names: Sequence[str], most: int) -> dict[str, byte
         raise
     except Exception as error:  # of gzip, zlib, tarfile, or whatever a damaged file makes happen
         raise FormatError(
-            f"{path} is cut short, damaged or no .tar.gz archive ({error}); fetch it again"
+            f"{path} is cut short, damaged or not a .tar.gz archive ({error}); fetch it again"
         ) from error
     missing = ", ".join(name for name in names if name not in found)
     raise FormatError(
@@ -198,7 +198,7 @@ def _mat(function: Any, path: Path, content: io.BytesIO, **options: Any) -> Any:
 
 def _no_mat(path: Path, error: Exception) -> FormatError:
     return FormatError(
-        f"{path} is cut short, damaged or no MATLAB file that scipy reads "
+        f"{path} is cut short, damaged or not a MATLAB file that scipy reads "
         f"({type(error).__name__}: {' '.join(str(error).split())}); fetch it again"
     )
 

@@ -90,7 +90,7 @@ def facts(layout: Layout) -> list[tuple[int, str]]:
     return [
         *([(len(layout.claims), "comparisons")] if layout.claims else []),
         *((count, counted_as(one)) for one, count in verdicts.items()),
-        (over, f"of {len(layout.trials)} trials over"),
+        (over, f"of {len(layout.trials)} trials done"),
         *((layout.counts[one], one) for one in ("diverged", "failed") if layout.counts[one]),
     ]
 
@@ -162,7 +162,7 @@ def _yet(rows: Rows) -> str:
 def _reason(row: ClaimStatistics) -> str:
     if not _yet([row]):
         return "not the planned number of trials"
-    return f"{row.pairs} of {row.planned} pairs of trials are over"
+    return f"{row.pairs} of {row.planned} pairs of trials are done"
 
 
 def _sides(claim: Claim) -> tuple[str, str]:
@@ -188,7 +188,7 @@ def sentences(layout: Layout) -> list[str]:
         low, high = (f"{signed(size)} ({named(layout, row)})" for size, row in ends)
         found = [f"The differences are from {low} to {high} points, paired by seed."]
     else:
-        found = ["No pair of trials is over yet."]
+        found = ["No pair of trials is done yet."]
     if len(rows) == 1:
         found += _around(layout, rows[0])
     return [minus(text) for text in found if text]
@@ -213,8 +213,8 @@ def numbers(row: ClaimStatistics) -> str:
         subject, rest = claim.better, row.baseline.coordinates[claim.axis]
     if row.difference is None:
         if row.ahead and row.ahead[1] > 1:
-            return f"No seed of {subject} and {rest} is over in all {row.ahead[1]} places yet."
-        return f"No pair of trials of {subject} and {rest} is over yet."
+            return f"No seed of {subject} and {rest} is done in all {row.ahead[1]} places yet."
+        return f"No pair of trials of {subject} and {rest} is done yet."
     size = number(abs(row.difference))
     ahead, behind = ("above", "below") if claim.grows else ("ahead of", "behind")
     how = ahead if row.difference > 0 else behind
@@ -247,7 +247,9 @@ def _around(layout: Layout, row: ClaimStatistics) -> list[str]:
                 f"by place from {signed(min(there))} to {signed(max(there))} points."
             )
     if kind(row) == "undecided" and row.detectable is not None:
-        found.append(f"A true difference of {row.detectable:.1f} points would be found with 80 %.")
+        found.append(
+            f"A true difference of {row.detectable:.1f} points would be found with probability 0.8."
+        )
     elif kind(row) == "same":
         found.append(f"Differences within {study.margin:g} points count as none.")
     elif kind(row) == "none":

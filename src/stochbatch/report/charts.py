@@ -19,8 +19,8 @@ MANY = 9
 drawn."""
 HEIGHT, LABEL = 232, 17
 """Pixels of a panel, and of a label beside a line."""
-BRIEF = 11
-"""Letters of a label where there is little room."""
+BRIEF = 15
+"""Letters of a label and its number where there is little room."""
 
 Point = tuple[int, float, float, float]
 """An epoch, and the lowest, the mean and the highest number of the trials there."""
@@ -83,9 +83,11 @@ def around(values: Iterable[float], least: float = 1.0) -> Span:
     return Span(max(0.0, low), min(100.0, high))
 
 
-def short(label: str) -> str:
-    """Return a label for little room."""
-    return label if len(label) <= BRIEF else f"{label[: BRIEF - 1].rstrip(' ,')}…"
+def short(label: str, value: str) -> tuple[str, str]:
+    """Return a label and its number for little room, the number without its epoch."""
+    value = value.partition(",")[0]
+    room = BRIEF - len(value)
+    return label if len(label) <= room else f"{label[: room - 1].rstrip(' ,-')}…", value
 
 
 # Differences: a forest plot.
@@ -109,7 +111,7 @@ class Comparison:
     def tip(self) -> str:
         """All its numbers in words."""
         row, seeds = self.row, ", ".join(map(signed, self.row.by_seed.values()))
-        lines = [f"By seed: {seeds}" if seeds else "No pair of trials is over yet"]
+        lines = [f"By seed: {seeds}" if seeds else "No pair of trials is done yet"]
         if row.interval is not None:
             low, high = signed(row.interval.low), signed(row.interval.high)
             lines.append(f"Mean {signed(row.difference)}, 95 % interval {low} to {high}")
@@ -202,7 +204,7 @@ class Strip:
     def tip(self) -> str:
         """Its numbers in words."""
         found = self.statistics
-        seeds = ", ".join(map(number, self.seeds.values())) or "none is over yet"
+        seeds = ", ".join(map(number, self.seeds.values())) or "none is done yet"
         lines = [self.label, f"By seed, in percent: {seeds}"]
         if found.mean is not None:
             lines.append(f"Mean {number(found.mean)}")

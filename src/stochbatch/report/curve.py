@@ -50,7 +50,7 @@ def learning_curve(runs: Iterable[RunFolder], path: str | os.PathLike[str]) -> P
     path = Path(path)
     form = path.suffix.lower().removeprefix(".")
     if form not in FORMATS:
-        raise CurveError(f"{path}: a curve is one of {', '.join('.' + name for name in FORMATS)}")
+        raise CurveError(f"{path}: a curve must end in .png, .svg or .pdf")
     drawn = [run for run in runs if run.metrics]
     if not drawn:
         raise CurveError("there is no curve to draw before the first epoch is done")

@@ -35,7 +35,8 @@ TESTED = (
     "Holm's method over all claims of the study, primary and exploratory ones apart. Better or "
     "worse: corrected p below {level:g}. No practical difference: the 90 % interval lies within "
     "{margin:g} of zero, corrected likewise. Detectable: the difference that one such test finds "
-    "with 80 %. Intervals are not corrected. There is a verdict when all planned pairs are over."
+    "with probability 0.8. Intervals are not corrected. There is a verdict when all planned pairs "
+    "are done."
 )
 FEW_IMAGES = (
     "Test sets below 2,000 images are a sample too: there intervals and p count in that other "

@@ -110,7 +110,7 @@ def _space(method: str, methods: Sequence[str], tune: Mapping[str, Any]) -> dict
     for name, values in tune.items():
         owner, dot, its = name.rpartition(".")
         if dot and owner not in methods:
-            raise StudyError(f"{name} is to be tuned, but {owner} is not compared")
+            raise StudyError(f"{name} cannot be tuned: {owner} is not among the methods")
         if not dot or owner == method:
             space[its] = values
     return space

@@ -38,7 +38,9 @@ def _conclusion(results: StudyResults, found: ClaimStatistics) -> str:
         count = f"{found.pairs} of {found.planned} fresh seeds so far"
     sentence += f", {count}."
     if found.verdict == UNDECIDED and found.detectable is not None:
-        sentence += f" A difference of {found.detectable:.1f} points would be found with 80 %."
+        sentence += (
+            f" A difference of {found.detectable:.1f} points would be found with probability 0.8."
+        )
     if found.collapsed:
         sentence += f" With {found.collapsed} of the seeds a training collapsed."
     tuning = results.study.tuning

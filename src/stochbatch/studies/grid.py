@@ -125,7 +125,7 @@ class Study(BaseModel):
             raise ValueError(f"two axes have one name: {names}")
         self.check_size(math.prod(len(axis.expanded()) for axis in self.axes), 1)
         if set(self.name) & set("/\\") or self.name.startswith("."):
-            raise ValueError(f"a name is no path, got {self.name!r}")
+            raise ValueError(f"a name must not be a path, got {self.name!r}")
         if self.published is not None:
             check_table(self.published)
         self._check_fields()
@@ -172,7 +172,7 @@ class Study(BaseModel):
                 raise ValueError(f"the claim names {label!r}, {claim.axis!r} has {labels}")
         if at := claim.grows:
             if self.tuning:
-                raise ValueError("a gain that grows is no claim of a tuned study")
+                raise ValueError("a tuned study cannot claim that a gain grows")
             there = self._labels(at.axis, "the growth of a claim")
             if at.axis == claim.axis or not {at.start, at.end} <= {*there} or at.start == at.end:
                 raise ValueError(

@@ -71,10 +71,8 @@ class Range(BaseModel):
             raise ValueError("a range is { log = [low, high] } or { linear = [low, high] }")
         low, high = self.ends
         if not low < high or (self.log and low <= 0):
-            least = "above 0 " if self.log else ""
-            raise ValueError(
-                f"a range must rise {least}from its first end, got {low:g} to {high:g}"
-            )
+            needs = "0 < low < high (it is logarithmic)" if self.log else "low < high"
+            raise ValueError(f"a range needs {needs}, got {low:g} to {high:g}")
         return self
 
     @property

@@ -17,9 +17,13 @@ class LayerMetrics(BaseModel):
 
     name: str
     kind: str
+    """Layers of one kind are compared with each other."""
     size: int
+    """Number of weights."""
     probability: float | None
+    """Mean update probability."""
     batches: float | None
+    """Mean number of batches in the average gradient of a weight."""
 
 
 class EpochMetrics(BaseModel):
@@ -28,15 +32,24 @@ class EpochMetrics(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
     epoch: int = Field(ge=0)
+    """Counted from 0."""
     lr: float
+    """Learning rate."""
     train_loss: float | None
+    """Mean loss of the batches as they were trained on."""
     train_accuracy: float
+    """Percent of them that were right."""
     test_loss: float | None = None
+    """Loss on the test images; left out where the epoch was not evaluated."""
     test_accuracy: float | None = None
+    """Percent of the test images that were right."""
     images_per_second: float
     seconds: float
+    """How long the epoch took."""
     layers: list[LayerMetrics] = []
+    """A row for each layer; only SBS has them."""
     skipped_steps: int = 0
+    """Steps that SBS skipped so far because a gradient was not finite."""
     trial: str | None = None
     """The first 16 digits of the trial's hash; lines of earlier versions have none."""
     data: str | None = None
@@ -54,9 +67,9 @@ def parse(lines: list[bytes], trial: str) -> list[dict[str, Any]]:
         try:
             epoch = EpochMetrics.model_validate_json(line)
         except ValidationError as error:
-            raise ValueError(f"line {number + 1} is odd ({what_is_wrong(error)})") from None
+            raise ValueError(f"line {number + 1} is not valid ({what_is_wrong(error)})") from None
         if epoch.epoch != number:
-            raise ValueError(f"line {number + 1} is odd (it is of epoch {epoch.epoch})")
+            raise ValueError(f"line {number + 1} is not valid (it is of epoch {epoch.epoch})")
         if epoch.trial not in (None, trial):
             raise ValueError(f"line {number + 1} is of the trial {epoch.trial}, not of {trial}")
         found.append(json.loads(line))

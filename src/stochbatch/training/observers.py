@@ -36,6 +36,18 @@ class Observer:
     """Watches a training. Subclasses override what they need; by default nothing happens.
 
     An ``OSError`` of an observer does not stop the training; other exceptions do.
+
+    Example:
+        >>> import tempfile
+        >>> from stochbatch.training import Observer, Trial, run
+        >>> class Printer(Observer):
+        ...     def on_epoch(self, metrics):
+        ...         print("epoch", metrics["epoch"])
+        >>> trial = Trial(method="sbs", epochs=2, share=0.25, batch_size=32)
+        >>> with tempfile.TemporaryDirectory() as root:
+        ...     result = run(trial, root, observers=[Printer()])
+        epoch 0
+        epoch 1
     """
 
     def on_start(self, start: Start) -> None:

@@ -122,8 +122,8 @@ class Result(BaseModel):
     curve: list[float | None]
     """Test accuracy of every epoch; None where it was not evaluated."""
     correct: str | None = None
-    """Of test sets below 2,000 images: in how many evaluations of the last 10 % of the epochs each
-    image was right, in their order. Left out for others, and where a training diverged."""
+    """In how many evaluations of the last 10 % of the epochs each test image was right, in their
+    order. Left out for 2,000 test images and more, and where a training diverged."""
     parameters: int
     """Number of scalars of the network."""
     data: DataFacts

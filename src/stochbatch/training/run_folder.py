@@ -1,17 +1,20 @@
 """The folder of a run: its files, who may write there, and how to read it later.
 
+It is ``root/<first 16 digits of the trial's hash>/``. Each file carries the hash; one of another
+trial is refused when it is read.
+
 =======================  =================================================================
 ``trial.json``           the trial
 ``metrics.jsonl``        one line of JSON per epoch (:mod:`stochbatch.training.metrics`)
-``result.json``          the outcome, when it is over (:mod:`stochbatch.training.result`)
-``weights.safetensors``  the network's ``state_dict``, when it is over
-``checkpoint-*.pt``      while it is running (:mod:`stochbatch.training.checkpoint`)
-``log.txt``              start, resumptions, warnings, end
+``result.json``          the outcome of a finished run (:mod:`stochbatch.training.result`)
+``weights.safetensors``  the network's ``state_dict`` of a finished run
+``checkpoint-*.pt``      while it is running: the last two, read with ``weights_only=True``
+                         after their SHA-256 and schema are checked
+``log.txt``              start, resumptions, warnings, end; also in the logger ``stochbatch``
+``error.json``           why a trial of a study failed
+``events/``              TensorBoard's files, with ``--tensorboard``
 ``lock``                 held by the running process
 =======================  =================================================================
-
-Each of them has the trial's hash, and its beginning is the folder's name. A file of another trial
-is refused when it is read.
 """
 
 from __future__ import annotations
@@ -285,7 +288,7 @@ def find_finished(folder: Path, data_root: str | Path | None, accept_hash: bool)
         return None
     if not done.data.official and not accept_hash:
         raise RunError(
-            f"{folder} was trained on files that are not the published ones: take it as it is "
+            f"{folder} was trained on files that are not the published ones: accept it "
             "(--accept-hash), or start over (--again)"
         )
     try:
@@ -297,8 +300,8 @@ def find_finished(folder: Path, data_root: str | Path | None, accept_hash: bool)
         return done  # nothing to compare with
     if [split.sha256 for split in splits] != [done.data.train_sha256, done.data.test_sha256]:
         raise RunError(
-            f"{folder} was trained on other data than are there now: put the former data back, "
-            "or start over (--again)"
+            f"{folder} was trained on data that differ from those here now: put the former data "
+            "back, or start over (--again)"
         )
     return done
 

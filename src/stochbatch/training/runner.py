@@ -199,9 +199,9 @@ class _Runner:
         if path is not None:
             if DataFacts.model_validate_json(state["data"]) != self.trainer.facts:
                 raise RunError(
-                    f"{self.folder} was begun on other data than are there now: put the former "
-                    f"data back, or start over (stochbatch train --config {self.folder / TRIAL} "
-                    f"--root {self.folder.parent} --again)"
+                    f"{self.folder} was begun on data that differ from those here now: put the "
+                    "former data back, or start over (stochbatch train --config "
+                    f"{self.folder / TRIAL} --root {self.folder.parent} --again)"
                 )
             place = Place(state["epoch"], state["step"])
             try:

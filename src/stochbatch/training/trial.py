@@ -177,7 +177,7 @@ class Trial(BaseModel):
             )
         if method.closure and self.precision == "fp16":
             raise ValueError(
-                f"{method.title} takes a closure, which fp16's scaler cannot: use bf16"
+                f"{method.title} takes a closure, which fp16's scaler does not support: use bf16"
             )
         from stochbatch.training.builders import try_out
 
