@@ -178,6 +178,12 @@ def test_variants_are_methods_and_not_settings() -> None:
     ("name", "settings", "message"),
     [
         ("sbs", {"lamda": 1}, "SBS has no setting 'lamda', did you mean 'lambd'? It has: alpha,"),
+        (  # one that it had once is accepted, and not offered
+            "sbs",
+            {"momentun": 1},
+            "SBS has no setting 'momentun'. It has: alpha, lambd, probability, cross_layer, "
+            "compare, lr_scaling, nesterov, skip_nonfinite",
+        ),
         ("acc-sgd", {"zzz": 1}, "Accelerated-SGD has no setting 'zzz'. It has: kappa, xi,"),
         ("alternating", {"alpha": 1}, "Alternating has no setting 'alpha'. It has: none"),
         ("dropout", {"dropout_rat": 1}, "did you mean 'dropout_rate'?"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -92,6 +92,11 @@ class Method:
         }
         return {**own, **self.retired, **self.presets, **self.network}
 
+    def check_settings(self, given: Iterable[str]) -> None:
+        """Raise ``ValueError`` for the first name that is no setting."""
+        names = [name for name in self.settings if name not in self.retired]
+        check_settings(self.title, names, (name for name in given if name not in self.retired))
+
     def without_later(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return all settings with their defaults, and those given, as a trial's text has them.
 
@@ -122,7 +127,7 @@ class Method:
 
         A momentum or weight decay other than 0 is refused by methods that have none.
         """
-        check_settings(self.title, self.settings, settings)
+        self.check_settings(settings)
         for name, only in self.retired.items():
             if (value := settings.pop(name, only)) != only:
                 raise ValueError(f"{self.title} has only {name}={only!r}, got {value!r}")

@@ -161,6 +161,7 @@ class Trial(BaseModel):
         method = METHODS[self.method]
         if method.usual_weight_decay is not None and "weight_decay" not in self.model_fields_set:
             _set(self, "weight_decay", method.usual_weight_decay)
+        method.check_settings(self.settings)
         _set(self, "settings", _filled(method.title, *method.without_later(self.settings)))
         defaults = self._take_usual_rate()
         filled = _filled(f"the schedule {self.schedule!r}", defaults, self.schedule_settings)
