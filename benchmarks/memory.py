@@ -21,10 +21,11 @@ def peak_of(call: Callable[[], object]) -> int:
     """Return the most bytes that torch holds, at any time of a call, beyond those from before."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         call()
-    found = profiler.profiler.kineto_results.events()  # type: ignore[union-attr]
+    found = profiler.profiler.kineto_results.events()
     events = [event for event in found if event.name() == "[memory]"]
     events.sort(key=lambda event: event.start_ns())
-    return max(itertools.accumulate((event.nbytes() for event in events), initial=0))
+    sizes: list[int] = [event.nbytes() for event in events]
+    return max(itertools.accumulate(sizes, initial=0))
 
 
 def run(quick: bool) -> Result:

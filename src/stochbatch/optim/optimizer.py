@@ -104,10 +104,10 @@ class CheckedOptimizer(Optimizer):
 
         def widen(_: Optimizer, found: StateDict) -> StateDict:  # as the first post-hook
             slots = {name: slot.dtype for name, slot in self.slots.items() if slot.whole}
-            states = {
-                key: {**state, **{n: state[n].to(slots[n]) for n in slots.keys() & state.keys()}}
-                for key, state in found["state"].items()
-            }
+            states = dict(found["state"])
+            for key, state in states.items():
+                if short := slots.keys() & state.keys():
+                    states[key] = {**state, **{name: state[name].to(slots[name]) for name in short}}
             return {**found, "state": states}
 
         hook = self.register_state_dict_post_hook(widen, prepend=True)
