@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ import stochbatch
 from stochbatch.files import write_atomically
 from stochbatch.training.result import processor
 
-NAMES = ("step", "iteration", "memory", "scaling", "compile", "batches", "epoch", "sharded")
+NAMES = ("step", "iteration", "memory", "epoch", "cost")
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -31,7 +32,6 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     machine = {
         "processor": processor(),
-        "threads": arguments.threads,
         "torch": torch.__version__,
         "stochbatch": stochbatch.__version__,
         "capability": torch.backends.cpu.get_cpu_capability(),
@@ -41,10 +41,12 @@ def main() -> None:
     RESULTS.mkdir(exist_ok=True)
     target = RESULTS / f"{now:%Y%m%dT%H%M%SZ}.json"
     results = []
-    for name in arguments.names or NAMES:
+    for name, threads in _runs(arguments.names or NAMES, arguments.threads):
+        torch.set_num_threads(threads)
         result = importlib.import_module(f"benchmarks.{name}").run(arguments.quick)
+        result.name, result.threads = name, threads
         results.append(result)
-        print(f"\n## {result.title}\n\n{result.table()}\n")
+        print(f"\n## {name}, {result.where()}: {result.title}\n\n{result.table()}\n")
         for line in (*result.goals, *result.notes):
             print(line, flush=True)
         # After each one: what was measured is not lost when a later one fails or is stopped.
@@ -52,6 +54,14 @@ def main() -> None:
         data = {"machine": machine, "time": now.isoformat(), "results": kept}
         write_atomically(target, partial(_write, json.dumps(data, indent=1).encode()))
     print(f"\n{target.relative_to(Path.cwd()) if target.is_relative_to(Path.cwd()) else target}")
+
+
+def _runs(names: Sequence[str], threads: int) -> Iterator[tuple[str, int]]:
+    """Yield names and numbers of threads: on a CPU, steps are timed on one thread too."""
+    for name in names:
+        if name == "step" and threads > 1 and not torch.accelerator.is_available():
+            yield name, 1
+        yield name, 1 if name == "cost" else threads
 
 
 def _write(content: bytes, file: BinaryIO) -> None:

@@ -1,28 +1,26 @@
 """What the article's comparison costs at full scale, and what SBS adds to FSDP2: computed.
 
-    python -m benchmarks.cost [--teraflops 10] [--gigabytes 25] [--microseconds 10]
-
-Operations of every trial are counted, and divided by what a device is taken to do. That is
-checked against one real measurement: a sample of each network on this machine.
+Operations of every trial are counted, and divided by what a GPU is taken to do. Beside it, one real
+measurement: a sample of each network on one core of this machine.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Sequence
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks.result import Result
 from stochbatch.data import DATASETS
 from stochbatch.nets import NETWORKS
 from stochbatch.studies import SCALES, STUDIES
 from stochbatch.studies.estimate import kind_of, measure
 from stochbatch.training import Trial
 
-Forward = dict[tuple[str, str], int]
-"""Operations of an image's forward pass, by data set and network."""
+TERAFLOPS, GIGABYTES, MICROSECONDS = 10.0, 25.0, 10.0
+"""What a GPU sustains; bytes per second between GPUs; how long a message takes at least."""
 
 CPU = torch.device("cpu")
 DEVICES = (1, 8, 64)
@@ -71,83 +69,54 @@ def sharded_step(
     )
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.cost", description=__doc__)
-    parser.add_argument("--teraflops", type=float, default=10.0, help="that a GPU sustains")
-    parser.add_argument("--gigabytes", type=float, default=25.0, help="a second between GPUs")
-    parser.add_argument("--microseconds", type=float, default=10.0, help="of a message")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
+def run(quick: bool) -> Result:
+    """Compute what one trial of each kind takes, and all of them; measure a sample of each."""
     scale, study = SCALES["paper"], STUDIES["comparison"]
     trials = study.trials(study.cells(scale), scale.repetitions)
-    speed = arguments.teraflops * 1e12
-    forward = {
-        key: operations(*key) for key in {(trial.dataset, trial.network): None for trial in trials}
-    }
-    _print_trials(trials, forward, speed)
-    _print_study([of_trial(one, forward[one.dataset, one.network]) / speed for one in trials])
-    _print_sharded(arguments.gigabytes * 1e9, arguments.microseconds * 1e-6)
+    result = Result(
+        f"a trial of the article's comparison: computed for a GPU that sustains {TERAFLOPS:g} "
+        "TFLOP/s, and from a sample measured on one core",
+        ["data", "network", "GFLOP forward", "PFLOP per trial", "minutes, GPU", "hours, core"],
+    )
+    examples = {(trial.dataset, trial.network): trial for trial in trials}
+    forward = {key: operations(*key) for key in examples}
+    for key, trial in examples.items():
+        flops = of_trial(trial, forward[key])
+        here = measure(kind_of(trial, CPU), CPU).seconds(trial) / 3600
+        seconds = flops / (TERAFLOPS * 1e12)
+        result.rows.append([*key, forward[key] / 1e9, flops / 1e15, seconds / 60, here])
+    whole = [of_trial(one, forward[one.dataset, one.network]) for one in trials]
+    result.notes = [
+        _of_study([flops / (TERAFLOPS * 1e12) for flops in whole]),
+        _of_shards(GIGABYTES * 1e9, MICROSECONDS * 1e-6),
+    ]
+    return result
 
 
-def _print_trials(trials: Sequence[Trial], forward: Forward, speed: float) -> None:
-    """Print what one trial of each kind costs, measured here and computed for a GPU."""
-    rows = []
-    for key, once in forward.items():
-        trial = next(one for one in trials if (one.dataset, one.network) == key)
-        flops = of_trial(trial, once)
-        here = measure(kind_of(trial, CPU), CPU).seconds(trial)
-        rows.append(
-            [
-                *key,
-                f"{once / 1e9:.2f}",
-                f"{flops / 1e15:.1f}",
-                f"{here / 3600:.1f}",
-                f"{flops / here / 1e9:.0f}",
-                f"{flops / speed / 60:.0f}",
-            ]
-        )
-    print("One trial of 100 epochs. Measured: a sample on one core of this machine.\n")
-    head = ["data", "network", "GFLOP forward", "PFLOP a trial", "hours measured, one core"]
-    print(_table([*head, "GFLOP/s of that", "minutes on the GPU"], rows))
-
-
-def _print_study(seconds: Sequence[float]) -> None:
-    """Print how long all trials take on several numbers of devices."""
-    print(f"\n{len(seconds)} trials, {sum(seconds) / 3600:.0f} GPU-hours.\n")
+def _of_study(seconds: Sequence[float]) -> str:
+    """Return how long all trials take on several numbers of devices."""
     # The longest first: then the devices are done at about the same time.
-    spans = [(count, max(max(seconds), sum(seconds) / count) / 3600) for count in DEVICES]
-    rows = [[str(count), f"{span:.1f}", f"{span / 24:.1f}"] for count, span in spans]
-    print(_table(["GPUs", "hours", "days"], rows))
-    print(f"\nThe longest trial takes {max(seconds) / 3600:.1f} h.\n")
+    spans = [max(max(seconds), sum(seconds) / count) / 86400 for count in DEVICES]
+    days = ", ".join(f"{span:.1f} on {count}" for count, span in zip(DEVICES, spans, strict=True))
+    return (
+        f"All {len(seconds):,} trials take {sum(seconds) / 3600:,.0f} GPU-hours. "
+        f"Days by the number of GPUs: {days}."
+    )
 
 
-def _print_sharded(bandwidth: float, latency: float) -> None:
-    """Print what SBS adds to the communication of FSDP2."""
-    rows = []
+def _of_shards(bandwidth: float, latency: float) -> str:
+    """Return what SBS adds to the communication of FSDP2."""
+    added, shares = [], []
     for name, groups in (("vgg11", 9), ("resnet18", 10), ("resnet50", 18)):
         sizes = [parameter.numel() for parameter in NETWORKS[name]().parameters()]
         for count in (2, 8, 64):
-            moved, time, added, more = sharded_step(
+            _, time, _, more = sharded_step(
                 sum(sizes), len(sizes), groups, count, bandwidth, latency
             )
-            rows.append(
-                [
-                    name,
-                    str(count),
-                    f"{moved / 1e6:.1f}",
-                    f"{1e3 * time:.2f}",
-                    f"{added / 1e3:.1f}",
-                    f"{1e3 * more:.3f}",
-                    f"{100 * more / time:.1f}",
-                ]
-            )
-    head = ["network", "GPUs", "FSDP2: MB", "ms", "SBS adds: kB", "ms", "% of FSDP2's time"]
-    print(_table(head, rows))
-
-
-if __name__ == "__main__":
-    main()
+            added.append(1e3 * more)
+            shares.append(100 * more / time)
+    return (
+        f"Under FSDP2 on 2 to 64 GPUs ({bandwidth / 1e9:g} GB/s, {latency * 1e6:g} µs per message) "
+        f"SBS adds {min(added):.2f} to {max(added):.2f} ms to a step, {min(shares):.1f} to "
+        f"{max(shares):.1f} % of the time of FSDP2's own messages."
+    )

@@ -59,7 +59,7 @@ def run(quick: bool) -> Result:
     """Time epochs of a few batches, and compare accuracies on digits."""
     _, what = _cifar(1)
     result = Result(
-        f"epoch: a trial's loop against a DataLoader with transforms of single images, {what}, "
+        f"a trial's loop against a DataLoader with transforms of single images, {what}, "
         f"{WORKERS} workers",
         ["network", "batch", "precision", "theirs images/s", "ours images/s", "times faster"],
     )

@@ -34,7 +34,7 @@ def _iteration(
 def run(quick: bool) -> Result:
     """Time both optimizers on two networks at two batch sizes."""
     result = Result(
-        "iteration: forward, backward and step in float32, SBS as a ratio to SGD(foreach)",
+        "forward, backward and step in float32, SBS as a ratio to SGD(foreach)",
         ["network", "batch", "SGD ms", "SBS ms", "ratio", "10 % to 90 %"],
     )
     for name in ("VGG11", "ResNet18"):

@@ -35,17 +35,16 @@ class Result:
     rows: list[list[str | int | float]] = field(default_factory=list)
     goals: list[Goal] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    name: str = ""
+    threads: int = 1
+
+    def where(self) -> str:
+        """Return how many threads took part."""
+        return f"{self.threads} thread{'s' if self.threads > 1 else ''}"
 
     def table(self) -> str:
         """Return the rows as a Markdown table, aligned for a terminal."""
-        cells = [self.head, *([_text(cell) for cell in row] for row in self.rows)]
-        widths = [max(len(row[column]) for row in cells) for column in range(len(self.head))]
-        lines = [
-            "| " + " | ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) + " |"
-            for row in cells
-        ]
-        lines.insert(1, "| " + " | ".join("-" * width for width in widths) + " |")
-        return "\n".join(lines)
+        return aligned([self.head, *([_text(cell) for cell in row] for row in self.rows)])
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as plain data."""
@@ -53,6 +52,17 @@ class Result:
         for goal, plain in zip(self.goals, data["goals"], strict=True):
             plain["met"] = goal.met
         return data
+
+
+def aligned(cells: list[list[str]]) -> str:
+    """Return a Markdown table, of which the first row is the head."""
+    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
+    lines = [
+        "| " + " | ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) + " |"
+        for row in cells
+    ]
+    lines.insert(1, "| " + " | ".join("-" * width for width in widths) + " |")
+    return "\n".join(lines)
 
 
 def _text(cell: str | int | float) -> str:

@@ -62,7 +62,7 @@ def limit(parameters: str, optimizer: str) -> float | None:
 def run(quick: bool) -> Result:
     """Time every optimizer on every parameter set."""
     result = Result(
-        "step: seconds of optimizer.step(), as a ratio to Adam(fused=True)",
+        "seconds of optimizer.step(), as a ratio to Adam(fused=True)",
         ["parameters", "optimizer", "ms", "ratio", "10 % to 90 %"],
     )
     for name, make in PARAMETERS.items():
@@ -85,5 +85,5 @@ def run(quick: bool) -> Result:
             spread = f"{ratio.low:.2f} to {ratio.high:.2f}"
             result.rows.append([name, one, 1000 * times(values).median, ratio.median, spread])
             if (goal := limit(name, one)) is not None:
-                result.goals.append(Goal(f"{name}, {one}, to fused Adam", ratio.median, goal))
+                result.goals.append(Goal(f"{name}, {one}", ratio.median, goal))
     return result

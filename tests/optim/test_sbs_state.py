@@ -57,7 +57,41 @@ def test_state_is_loaded_exactly_in_every_dtype(dtype: torch.dtype) -> None:
     loaded = SBS([twin])
     loaded.load_state_dict(saved_and_loaded(optimizer.state_dict()))
     assert same_state(optimizer, loaded)
-    assert loaded.state[twin]["batches"].dtype == torch.int32
+    assert loaded.state[twin]["batches"].dtype == torch.int16
+
+
+def test_counts_leave_in_32_bits_and_come_back_in_16() -> None:
+    """No backend of torch.distributed sends 16; in 32 an earlier version's may be larger."""
+    network = small_network()
+    optimizer = SBS(network.parameters())
+    train(network, optimizer, range(2))
+    seen = []
+    optimizer.register_state_dict_post_hook(lambda _, found: seen.append(found["state"][0]))
+    saved = optimizer.state_dict()
+    held = optimizer.state[network[0].weight]
+    assert (held["batches"].dtype, saved["state"][0]["batches"].dtype) == (torch.int16, torch.int32)
+    assert saved["state"][0] is seen[0]
+    assert saved["state"][0]["grad_mean"] is held["grad_mean"]
+    for offset in (1, 40_000):
+        for state in saved["state"].values():
+            state["batches"].add_(offset)
+        optimizer.load_state_dict(saved)
+        for saved_state, state in zip(
+            saved["state"].values(), optimizer.state.values(), strict=True
+        ):
+            assert state["batches"].dtype == torch.int16
+            assert torch.equal(state["batches"].int(), saved_state["batches"].clamp(max=2**15 - 1))
+
+
+def test_an_optimizer_pickled_with_counts_of_32_bits_goes_on() -> None:
+    network = small_network()
+    optimizer = SBS(network.parameters())
+    train(network, optimizer, range(2))
+    held = optimizer.state[network[0].weight]
+    held["batches"] = torch.full_like(held["batches"], 40_000, dtype=torch.int32)
+    train(network, optimizer, range(2, 3))
+    assert held["batches"].dtype == torch.int16
+    assert set(held["batches"].unique().tolist()) <= {1, 2**15 - 1}
 
 
 def test_state_of_another_precision_is_converted() -> None:
@@ -92,7 +126,7 @@ def test_load_hooks_see_and_change_what_is_loaded() -> None:
     )
     target.load_state_dict(saved)
     assert torch.equal(target.state[network[0].weight]["batches"], saved["state"][0]["batches"] * 2)
-    assert seen == [torch.int32]
+    assert seen == [torch.int16]
 
 
 @pytest.mark.parametrize("tensor_lr", [False, True])

@@ -11,10 +11,9 @@ from torch import Tensor
 
 from stochbatch.optim.memory import PLAIN
 from stochbatch.optim.optimizer import Member, real_view
-from stochbatch.optim.probability import compute_dtype
 from stochbatch.optim.shards import Shards, Window, local
 from stochbatch.optim.slots import STEP, Slot, follow
-from stochbatch.optim.update import Scalars
+from stochbatch.optim.update import MOST_BATCHES, Scalars
 
 GRAD_MEAN = "grad_mean"
 BATCHES = "batches"
@@ -24,7 +23,8 @@ TALLY = "tally"
 
 SLOTS = {
     GRAD_MEAN: Slot(always=False),
-    BATCHES: Slot(torch.int32, always=False, least=1),
+    # gloo does not send 16 bits: shards, and what leaves, have 32.
+    BATCHES: Slot(torch.int32, whole=torch.int16, always=False, least=1, most=MOST_BATCHES),
     MOMENTUM_BUFFER: Slot(always=False),
     # These two belong to the optimizer: all parameters hold the same two tensors.
     STEP: Slot(torch.int64, (), shared=True, least=0),
@@ -72,6 +72,11 @@ class Layer(NamedTuple):
     def weight(self) -> Tensor:
         """What is here of the parameter."""
         return self.scalars.weight
+
+    @property
+    def wide(self) -> bool:
+        """Whether its counts have 32 bits."""
+        return self.scalars.batches is not None and self.scalars.batches.dtype == torch.int32
 
     @property
     def size(self) -> int:
@@ -160,15 +165,15 @@ def _counters(
 def _complete(state: dict[str, Tensor], weight: Tensor, group: dict[str, Any]) -> Scalars:
     """Make what is missing of a parameter's state, and return what is here of all of it."""
     follow(state, SLOTS, weight)
-    dtype = compute_dtype(weight.dtype)
-    used: dict[str, tuple[int, torch.dtype]] = {}
+    used: dict[str, int] = {}
     if group["coin"] != "none":
-        used |= {GRAD_MEAN: (0, dtype), BATCHES: (1, torch.int32)}
+        used |= {GRAD_MEAN: 0, BATCHES: 1}
     if group["momentum"]:
-        used |= {MOMENTUM_BUFFER: (0, dtype)}
-    for name, (start, its_dtype) in used.items():
+        used |= {MOMENTUM_BUFFER: 0}
+    for name, start in used.items():
         if name not in state:
-            state[name] = torch.full_like(weight, start, dtype=its_dtype)
+            dtype = SLOTS[name].dtype_beside(weight)
+            state[name] = torch.full_like(weight, start, dtype=dtype)
     if TALLY not in state:
         state[TALLY] = torch.zeros(3, dtype=torch.float32, device=local(weight).device)
     return Scalars(local(weight), **{name: local(state[name]) for name in used})

@@ -99,6 +99,23 @@ class CheckedOptimizer(Optimizer):
             for name, value in self.defaults.items():
                 group.setdefault(name, value)
 
+    def state_dict(self) -> StateDict:
+        """Return the state as torch does; what is kept in a shorter dtype, as a copy."""
+
+        def widen(_: Optimizer, found: StateDict) -> StateDict:  # as the first post-hook
+            slots = {name: slot.dtype for name, slot in self.slots.items() if slot.whole}
+            states = dict(found["state"])
+            for key, state in states.items():
+                if short := slots.keys() & state.keys():
+                    states[key] = {**state, **{name: state[name].to(slots[name]) for name in short}}
+            return {**found, "state": states}
+
+        hook = self.register_state_dict_post_hook(widen, prepend=True)
+        try:
+            return super().state_dict()
+        finally:
+            hook.remove()
+
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Load what :meth:`state_dict` returned, exactly: all of it, or nothing and an error."""
         if not isinstance(state_dict, dict):

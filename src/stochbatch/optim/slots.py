@@ -31,7 +31,21 @@ class Slot(NamedTuple):
     shared: bool = False  # whether all parameters hold the same tensor
     on_host: bool = False  # whether it stays on the CPU, wherever the parameter is
     least: int | None = None  # the smallest value allowed
+    most: int | None = None  # what larger values become
+    whole: torch.dtype | None = None  # the dtype beside a parameter that is not sharded, if another
     finite: bool = True  # whether floating-point values must be finite
+
+    def dtype_beside(self, weight: Tensor) -> torch.dtype:
+        """Return in which dtype it is kept beside a parameter."""
+        if self.whole is not None and not is_sharded(weight):
+            return self.whole
+        return self.dtype or compute_dtype(weight.dtype)
+
+    def like(self, weight: Tensor, value: Tensor) -> Tensor:
+        """Return a copy of ``value`` as it is kept beside ``weight``: see :func:`like`."""
+        if self.most is not None:
+            value = value.to(self.dtype).clamp(max=self.most)
+        return like(weight, value, self.dtype_beside(weight))
 
     def loaded(self, value: object, weight: Tensor, what: str) -> Tensor:
         """Return a copy of a saved value, for a parameter like ``weight``; raise unless it fits."""
@@ -54,7 +68,7 @@ class Slot(NamedTuple):
         dtype = self.dtype or compute_dtype(weight.dtype)
         self._check_range(local(value.detach()), dtype, what)
         if self.shape is None:
-            return like(weight, value.detach(), dtype)
+            return self.like(weight, value.detach())
         device = torch.device("cpu") if self.on_host else weight.device
         return local(value.detach()).to(device, dtype, copy=True)
 
@@ -105,9 +119,9 @@ def follow(state: dict[str, Tensor], slots: Slots, weight: Tensor) -> None:
     for name, slot in slots.items():
         held = state.get(name)
         if held is not None and slot.shape is None:
-            dtype = slot.dtype or compute_dtype(weight.dtype)
-            if held.dtype != dtype or _laid_out_apart(local(held), local(weight)):
-                state[name] = like(weight, held, dtype)
+            other = held.dtype != slot.dtype_beside(weight)
+            if other or _laid_out_apart(local(held), local(weight)):
+                state[name] = slot.like(weight, held)
 
 
 def _laid_out_apart(held: Tensor, weight: Tensor) -> bool:

@@ -18,8 +18,8 @@ LR_SCALING: tuple[str, ...] = get_args(LrScaling)
 Coin = Literal["scalar", "none"]
 COINS: tuple[str, ...] = get_args(Coin)
 
-MOST_BATCHES = 2**31 - 1
-"""Where the count of batches stops: the largest int32."""
+MOST_BATCHES = 2**15 - 1
+"""Where the count of batches stops, in every dtype: the largest int16."""
 
 
 class Rule(NamedTuple):
@@ -128,7 +128,8 @@ def update(
 
     resting = ~drawn
     grad_mean = torch.where(applies, _only(resting, mean), grad_mean)
-    batches = (batches & resting.to(batches.dtype)).clamp_(max=MOST_BATCHES - 1).add_(applies)
+    batches = batches & resting.to(batches.dtype)
+    batches.add_((batches < MOST_BATCHES).logical_and_(applies))
     return Scalars(weight, grad_mean, batches, buffer)
 
 

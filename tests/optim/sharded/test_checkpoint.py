@@ -55,7 +55,7 @@ def outcome(model: nn.Module, optimizer: SBS) -> dict[str, torch.Tensor]:
     for name, parameter in model.named_parameters():
         found[name] = full(parameter.detach()).clone()
         for key in ("batches", "grad_mean", "momentum_buffer"):
-            found[f"{key} of {name}"] = full(optimizer.state[parameter][key]).clone()
+            found[f"{key} of {name}"] = full(optimizer.state[parameter][key]).double()
     found["steps"] = torch.tensor(optimizer.steps)
     return found
 
@@ -117,32 +117,46 @@ def test_loading_in_one_process(saved: Path) -> None:
     assert same(_go_on(str(saved), Net()), undisturbed()) == []
 
 
-def _full_state(folder: str) -> dict[str, torch.Tensor]:
-    """Gather the whole state in rank 0, and give it to other shards by way of rank 0."""
+def _net(cut: str) -> nn.Module:
+    """Return a network that is whole, in parts, or in parts but for one layer."""
+    from torch.distributed.fsdp import fully_shard
+
+    model = Net()
+    parts = {"whole": (), "mixed": (model.first, model.second, model.last)}
+    for part in parts.get(cut, (model.first, model.second, model)):
+        fully_shard(part, mesh=mesh_of(2))
+    return model
+
+
+def _handed_over(source: str, target: str) -> dict[str, torch.Tensor]:
+    """Train, gather the state in rank 0, give it to a network cut in another way, and go on."""
     import torch.distributed as dist
 
-    model = sharded(mesh_of(2))
-    optimizer = optimizer_of(model)
-    train(model, optimizer, range(BEFORE))
-    whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    state = get_optimizer_state_dict(model, optimizer, options=whole)
-    weights = {name: full(value) for name, value in model.state_dict().items()}
+    model, other = _net(source), _net(target)
+    first, second = optimizer_of(model), optimizer_of(other)
+    train(model, first, range(BEFORE))
+    gathered = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    state = get_optimizer_state_dict(model, first, options=gathered)
     assert bool(state) == (dist.get_rank() == 0)
-    other = Net()
-    other.load_state_dict(weights)
-    for part in (other.first, other.second, other):
-        from torch.distributed.fsdp import fully_shard
-
-        fully_shard(part, mesh=mesh_of(2))
-    second = optimizer_of(other)
-    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
-    set_optimizer_state_dict(other, second, optim_state_dict=state, options=options)
+    for entry in state.get("state", {}).values():
+        assert entry["batches"].dtype == torch.int32
+    with torch.no_grad():
+        for one, two in zip(model.parameters(), other.parameters(), strict=True):
+            _fill(two, full(one))
+    given = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    set_optimizer_state_dict(other, second, optim_state_dict=state, options=given)
     train(other, second, range(BEFORE, BEFORE + AFTER))
+    for parameter in other.parameters():
+        sharded = hasattr(parameter, "placements")
+        dtype = second.state[parameter]["batches"].dtype
+        assert dtype == (torch.int32 if sharded else torch.int16)
     return outcome(other, second)
 
 
-def test_a_full_state_dict_by_way_of_one_process(two: Processes, tmp_path: Path) -> None:
-    for found in two.run(_full_state, str(tmp_path)):
+@pytest.mark.parametrize("target", ["whole", "mixed", "cut"])
+@pytest.mark.parametrize("source", ["whole", "mixed", "cut"])
+def test_a_state_goes_from_any_cut_to_any_other(source: str, target: str, two: Processes) -> None:
+    for found in two.run(_handed_over, source, target):
         assert same(found, undisturbed()) == []
 
 

@@ -72,7 +72,7 @@ class Training:
                 held = self.optimizer.state[part][key]
                 if not isinstance(held, DTensor) or held.placements != part.placements:
                     found.append(f"{key} of {name} is not cut as its weight is")
-                if not torch.equal(full(held), self.other.state[whole][key]):
+                if not torch.equal(full(held).double(), self.other.state[whole][key].double()):
                     found.append(f"{key} of {name}")
         return found
 

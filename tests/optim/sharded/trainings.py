@@ -96,7 +96,7 @@ class Pair:
             names = [name for name in state if name != "tally"]
             pairs |= {name: (state[name], other[name]) for name in names}
             for name, (one, two) in pairs.items():
-                if not torch.equal(one, full(two)):
+                if not torch.equal(one, full(two).to(one.dtype)):  # counts have 16 and 32 bits
                     found.append(f"{name} of {number}")
         return found
 

@@ -89,7 +89,7 @@ def rows_of(plan: Plan, fused: bool | None) -> list[Rows]:
 
 
 class _Launch(NamedTuple):
-    """Layers that are moved by one launch: of one parameter group, of one pair of dtypes."""
+    """Layers that are moved by one launch: of one parameter group, of the same dtypes."""
 
     group: dict[str, Any]
     like: Tensor
@@ -97,7 +97,8 @@ class _Launch(NamedTuple):
     first: int
     """Number of its first chunk."""
     chunks: int
-    dtypes: tuple[Any, Any]
+    dtypes: tuple[Any, Any, Any]
+    """Of weights, gradients and counts."""
     rule: dict[str, bool]
 
 
@@ -175,7 +176,7 @@ class Rows:
         r"""Return [2, places]: sum of \|g\| and of its squared deviations of what is here."""
         code, kept = _code(), self._find(plan)
         with self._here():
-            for dtypes, launches in groupby(self._launches, lambda launch: launch.dtypes):
+            for dtypes, launches in groupby(self._launches, lambda each: each.dtypes[:2]):
                 own = list(launches)
                 code.measure[sum(launch.chunks for launch in own),](
                     *(self._grads, self._facts, self._chunks, self._partials, own[0].first),
@@ -251,17 +252,19 @@ def _divide(
     import triton.language as tl
 
     names = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+    counts = (tl.int16, tl.int32)
     found: list[tuple[Any, ...]] = []
     for row, place in enumerate(places):
         layer, grad = plan.layers[place], plan.grads[place]
-        found.append((DTYPES.index(layer.weight.dtype), DTYPES.index(grad.dtype), row, layer))
+        own = (DTYPES.index(layer.weight.dtype), DTYPES.index(grad.dtype), layer.wide)
+        found.append((*own, row, layer))
     order = {id(layer.group): number for number, layer in enumerate(plan.layers)}
-    found.sort(key=lambda each: (each[0], each[1], order[id(each[3].group)], each[2]))
+    found.sort(key=lambda each: (*each[:3], order[id(each[4].group)], each[3]))
     launches: list[_Launch] = []
     chunks: list[tuple[int, int]] = []
     ranges = [(0, 0)] * len(places)
-    for (weight, grad, _), rows in groupby(
-        found, lambda each: (each[0], each[1], id(each[3].group))
+    for (weight, grad, wide, _), rows in groupby(
+        found, lambda each: (*each[:3], id(each[4].group))
     ):
         first = len(chunks)
         for *_, row, layer in rows:
@@ -270,7 +273,7 @@ def _divide(
             ranges[row] = begin, len(chunks)
             head = layer
         if len(chunks) > first:
-            dtypes = names[DTYPES[weight]], names[DTYPES[grad]]
+            dtypes = names[DTYPES[weight]], names[DTYPES[grad]], counts[wide]
             more = len(chunks) - first
             launches.append(_Launch(head.group, head.weight, first, more, dtypes, _rule(head)))
     return launches, chunks, ranges

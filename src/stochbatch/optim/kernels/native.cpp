@@ -36,7 +36,7 @@ constexpr int64_t kChunk = 1 << 15;  // what a thread takes at a time
 constexpr int64_t kRun = 1 << 9;     // elements whose chances wait in the first-level cache
 constexpr int kReadings = 3;
 constexpr double kBitsPerNat = 1.4426950408889634;
-constexpr int32_t kMostBatches = std::numeric_limits<int32_t>::max();
+constexpr int kMostBatches = std::numeric_limits<int16_t>::max();
 
 // ---- What Python passes; every field is 8 bytes so that array('q') / array('d') are these. ----
 
@@ -45,7 +45,7 @@ struct Memory {                                                    // changes fr
   char *weight;
   const char *grad;
   char *grad_mean;   // float64 for a float64 weight, else float32; null in the mean field
-  int32_t *batches;  // null in the mean field
+  char *batches;     // int16 or, in shards, int32; null in the mean field
   char *buffer;      // like grad_mean; null without momentum
   float *tally;      // steps, mean probability, mean batches
 };
@@ -60,6 +60,7 @@ struct Facts {  // stays until parameters or groups change
   int64_t index;  // of the parameter
   int64_t peers;  // number of its class: layers of one class are compared; 0, 1, 2, ...
   int64_t group;  // which of the options
+  int64_t wide;   // whether counts are int32
   Dtype weight, grad;
 };
 struct Options {  // of a parameter group
@@ -86,13 +87,14 @@ struct Lanes {
   typedef VECTOR(kBytes, std::make_unsigned_t<Int>) Bits;
   typedef VECTOR(count * sizeof(uint32_t), uint32_t) Words;
   typedef VECTOR(count * sizeof(int32_t), int32_t) Ints;
+  typedef VECTOR(count * sizeof(int16_t), int16_t) Shorts;
 };
 typedef Lanes<float>::Reals Floats;
 typedef Lanes<double>::Reals Doubles;
 typedef VECTOR(kBytes / 2, float) HalfFloats;  // as many as Doubles
 typedef VECTOR(kBytes / 2, uint16_t) Halves;
-typedef VECTOR(kBytes / 2, int16_t) Shorts;
 typedef Lanes<float>::Ints Ints;
+typedef Lanes<float>::Shorts Shorts;
 
 template <typename Vector, typename T>
 inline Vector load(const T *from) {
@@ -183,6 +185,13 @@ template <typename V>
 inline V min(V x, V y) { return x < y ? x : y; }
 #endif
 
+inline Lanes<double>::Ints widen(Lanes<double>::Shorts x) {
+  return __builtin_convertvector(x, Lanes<double>::Ints);
+}
+inline Lanes<double>::Shorts narrow(Lanes<double>::Ints x) {
+  return __builtin_convertvector(x, Lanes<double>::Shorts);
+}
+
 // ---- Half precision: computed in float, in buffers that stay in the first-level cache ----
 
 inline Floats from_bfloat(Halves x) {
@@ -207,6 +216,14 @@ INLINE void convert_all(To *to, const From *from, int64_t n, const Convert &conv
   std::copy_n(from + i, n - i, some);
   convert(converted, some);
   std::copy_n(converted, n - i, to + i);
+}
+void widen_all(int32_t *to, const int16_t *from, int64_t n) {
+  convert_all(to, from, n, [](int32_t *t, const int16_t *f)
+                               INLINE_LAMBDA { store(t, widen(load<Shorts>(f))); });
+}
+void narrow_all(int16_t *to, const int32_t *from, int64_t n) {
+  convert_all(to, from, n, [](int16_t *t, const int32_t *f)
+                               INLINE_LAMBDA { store(t, narrow(load<Ints>(f))); });
 }
 void widen_all(float *to, const uint16_t *from, Dtype dtype, int64_t n) {
   if (dtype == kBfloat16)
@@ -352,7 +369,7 @@ struct Place {  // where scalars lie
   Real *weight;
   const Real *grad;
   Real *grad_mean;
-  int32_t *batches;
+  int16_t *batches;
   Real *buffer;
 
   Place operator+(int64_t n) const {
@@ -434,6 +451,7 @@ INLINE void move_lanes(const Move<Real> &m, const Place<Real> &at, const Real *c
   typedef typename Lanes<Real>::Bits Bits;
   typedef typename Lanes<Real>::Masks Masks;
   typedef typename Lanes<Real>::Ints Ints;
+  typedef typename Lanes<Real>::Shorts Shorts;
   constexpr int lanes = Lanes<Real>::count;
   if constexpr (!coin) {  // the mean field
     EACH {
@@ -466,7 +484,7 @@ INLINE void move_lanes(const Move<Real> &m, const Place<Real> &at, const Real *c
     const int here = j * lanes;
     Reals g = load<Reals>(at.grad + here);
     const Reals w = load<Reals>(at.weight + here), a = load<Reals>(at.grad_mean + here);
-    const Ints k = load<Ints>(at.batches + here);
+    const Ints k = widen(load<Shorts>(at.batches + here));
     const Reals kf = __builtin_convertvector(k, Reals);
     const Masks chi = __builtin_convertvector((Ints)(draw[j] >> 8), Reals) <
                       load<Reals>(chance + here);
@@ -484,7 +502,7 @@ INLINE void move_lanes(const Move<Real> &m, const Place<Real> &at, const Real *c
     store(at.weight + here, chi ? fma(direction, Reals{} + m.rate, w) : w);
     store(at.grad_mean + here, (Reals)((Masks)mean & ~chi));
     const Ints rest = k & ~__builtin_convertvector(chi, Ints);
-    store(at.batches + here, rest - (rest < kMostBatches));  // true is -1
+    store(at.batches + here, narrow(rest - (rest < kMostBatches)));  // true is -1
     counted += kf;
   }
 }
@@ -530,8 +548,8 @@ Seen move_run(const Move<Real> &move, const Place<Real> &at, int64_t n, const St
   if (i < n) {  // fewer than a vector are left: move a copy that has all lanes
     Real weight[lanes] = {}, grad[lanes] = {}, grad_mean[lanes] = {}, buffer[lanes] = {};
     Real own[lanes];
-    int32_t batches[lanes];
-    std::fill_n(batches, lanes, 1);
+    int16_t batches[lanes];
+    std::fill_n(batches, lanes, int16_t{1});
     std::fill_n(own, lanes, m.chance);
     const Place<Real> rest = at + i, padded = {weight, grad, grad_mean, batches, buffer};
     const auto copy = [&](auto *to, const auto *from) {
@@ -591,7 +609,15 @@ class Mover {
     const char *grad = memory_.grad + at * bytes_of(facts_.grad);
     Place<Real> here = {reinterpret_cast<Real *>(weight), reinterpret_cast<const Real *>(grad),
                         place(memory_.grad_mean), nullptr, place(memory_.buffer)};
-    if (memory_.batches) here.batches = memory_.batches + at;
+    alignas(64) int16_t narrow_batches[kRun];
+    int32_t *wide_batches = nullptr;
+    if (memory_.batches && facts_.wide) {
+      wide_batches = reinterpret_cast<int32_t *>(memory_.batches) + at;
+      narrow_all(narrow_batches, wide_batches, n);
+      here.batches = narrow_batches;
+    } else if (memory_.batches) {
+      here.batches = reinterpret_cast<int16_t *>(memory_.batches) + at;
+    }
     if constexpr (std::is_same<Real, float>::value) {
       if (is_half(facts_.grad)) {
         widen_all(wide_grad, reinterpret_cast<const uint16_t *>(grad), facts_.grad, n);
@@ -603,7 +629,9 @@ class Mover {
       }
     }
     const Seen seen = run_(move_, here, n, stream);
-    if (is_half(facts_.weight)) narrow_all(reinterpret_cast<uint16_t *>(weight), wide_weight, facts_.weight, n);
+    if (wide_batches) widen_all(wide_batches, narrow_batches, n);
+    if (is_half(facts_.weight))
+      narrow_all(reinterpret_cast<uint16_t *>(weight), wide_weight, facts_.weight, n);
     return seen;
   }
 

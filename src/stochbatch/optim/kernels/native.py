@@ -113,7 +113,7 @@ class Rows:
         for place, layer in enumerate(plan.layers):
             layout = memory_layout(layer.weight, layer.window) if place in chosen else None
             count = layer.weight.numel() if layout else 0
-            own = (plan.classes[place], numbers[id(layer.group)])
+            own = (plan.classes[place], numbers[id(layer.group)], layer.wide)
             facts += (count, layer.size, *(layout or _NOWHERE), layer.member.number, *own)
             dtypes = (layer.weight.dtype, plan.grads[place].dtype) if layout else DTYPES[:1] * 2
             facts += map(DTYPES.index, dtypes)

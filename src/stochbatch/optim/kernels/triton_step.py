@@ -120,6 +120,7 @@ def move(
     decay,
     WEIGHT: tl.constexpr,
     GRAD: tl.constexpr,
+    COUNT: tl.constexpr,
     COIN: tl.constexpr,
     ADAPTIVE: tl.constexpr,
     MOMENTUM: tl.constexpr,
@@ -171,9 +172,9 @@ def move(
         word = _mix(low ^ one, two)
         drawn = (word >> _SHIFT).to(tl.float32) * _CELL < tl.where(writes, p, 0.0)
         mean_at = tl.load(memory + MEMORY * layer + 1).to(tl.pointer_type(tl.float32)) + place
-        batches_at = tl.load(memory + MEMORY * layer + 2).to(tl.pointer_type(tl.int32)) + place
+        batches_at = tl.load(memory + MEMORY * layer + 2).to(tl.pointer_type(COUNT)) + place
         grad_mean = tl.load(mean_at, mask=here, other=0.0)
-        batches = tl.load(batches_at, mask=here, other=1)
+        batches = tl.load(batches_at, mask=here, other=1).to(tl.int32)
         direction = tl.div_rn(grad - grad_mean, batches.to(tl.float32)) + grad_mean
         tl.store(mean_at, tl.where(drawn, 0.0, direction), mask=writes)
         tl.store(batches_at, tl.where(drawn, 1, tl.minimum(batches, _MOST) + 1), mask=writes)
