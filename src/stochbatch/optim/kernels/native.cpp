@@ -32,7 +32,8 @@
 
 namespace {
 
-constexpr int64_t kChunk = 1 << 15;  // what a thread takes at a time
+constexpr int64_t kChunk = 1 << 15;  // what is summed up for itself
+constexpr int64_t kChunks = 16;      // what a thread takes at a time, of many
 constexpr int64_t kRun = 1 << 9;     // elements whose chances wait in the first-level cache
 constexpr int kReadings = 3;
 constexpr double kBitsPerNat = 1.4426950408889634;
@@ -649,12 +650,16 @@ struct Chunk {
 };
 
 // Only the bare parallel region is asked of the OpenMP library (torch's own, already loaded
-// under the same name): chunks are handed out by an atomic counter.
+// under the same name): chunks are handed out by an atomic counter, several neighbours at a time, as
+// at the end of each stretch the processor has fetched what another thread will write (10 to 25 %
+// of a step's time with single chunks).
 template <typename Body>
 void share_out(int64_t count, int threads, const Body &body) {
   std::atomic<int64_t> next{0};
+  const int64_t some = std::max<int64_t>(1, std::min(kChunks, count / (4 * threads)));
 #pragma omp parallel num_threads(threads) if (threads > 1 && count > 1)
-  for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) body(i);
+  for (int64_t i; (i = next.fetch_add(some, std::memory_order_relaxed)) < count;)
+    for (const int64_t end = std::min(i + some, count); i < end; ++i) body(i);
 }
 
 struct Moments {
