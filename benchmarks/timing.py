@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -43,16 +44,15 @@ def in_turn(
 ) -> dict[str, list[float]]:
     """Return the seconds of each candidate in each round; a round calls every one once.
 
-    Each round begins with another one, so that none always comes after the same.
+    In random order, so that none always comes after the same, which may leave caches full or cold.
     """
+    draw = random.Random(0)
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     gc.collect()
     gc.disable()
     try:
         for turn in range(warmup + rounds):
-            first = turn % len(candidates)
-            order = [*candidates.items()]
-            for name, call in order[first:] + order[:first]:
+            for name, call in draw.sample([*candidates.items()], len(candidates)):
                 wait()
                 start = time.perf_counter()
                 call()
