@@ -181,6 +181,12 @@ def test_the_best_is_found_and_a_better_rival_too() -> None:
     assert said == ["best", "not the best", "undecided"]
 
 
+def test_the_best_is_not_decided_before_the_pairs_with_every_other_are_over() -> None:
+    clear, early = Pairs([5.0, 5.1, 5.2], 3), Pairs([5.0, 5.1], 3)
+    for rivals, verdict in (([clear, clear], "best"), ([clear, early], "2 of 3 pairs")):
+        assert decide([replace(clear, rivals=rivals)], 1, 0.1, 0.05) == [verdict]
+
+
 def test_no_practical_difference_is_rarely_said_of_one_at_the_margin() -> None:
     # True differences at the margin: 5 % are called no practical difference.
     rows = np.random.default_rng(6).normal(1.0, 0.5, size=(4000, 5)).tolist()

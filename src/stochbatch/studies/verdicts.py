@@ -223,9 +223,14 @@ class Pairs:
     """Variance of the mean difference by the sampling of test images."""
 
     @property
+    def done(self) -> int:
+        """Pairs that are over; of a claim to be the best those with each of the others."""
+        return min(len(one.differences) for one in (self, *self.rivals))
+
+    @property
     def complete(self) -> bool:
         """Whether all that was planned is over, so that there is a verdict."""
-        return len(self.differences) == self.planned
+        return self.done == self.planned
 
     @property
     def p(self) -> float | None:
@@ -269,10 +274,9 @@ def decide(family: Sequence[Pairs], count: int, margin: float, level: float) -> 
     for pairs, p, same in zip(family, corrected(family, count), near, strict=True):
         decided = p is not None and p < level
         if pairs.planned is None:
-            count = len(pairs.differences)
-            verdict = f"{count} pair{'s' if count != 1 else ''}, not as planned"
+            verdict = f"{pairs.done} pair{'s' if pairs.done != 1 else ''}, not as planned"
         elif not pairs.complete:
-            verdict = f"{len(pairs.differences)} of {pairs.planned} pairs"
+            verdict = f"{pairs.done} of {pairs.planned} pairs"
         elif pairs.rivals:
             verdict = BEST if decided else NOT_BEST if pairs.beaten else UNDECIDED
         elif decided and mean(pairs.differences):
