@@ -65,7 +65,7 @@ def rows() -> list[Row]:
         number = TABLES.index(study) + 1 if study in TABLES else 4
         for _, comparisons in Rerun(number, layout).main:
             for one in comparisons:
-                label = one.row.claim.better[0].replace("lambda", "λ")
+                label = one.row.claim.better.replace("lambda", "λ")
                 claim = f"Table {number}: {CLAIMS[study].format(label=label)}"
                 place = ", ".join(
                     NETWORKS.get(label, f"{axis} {label}") for axis, label in one.row.place.items()
