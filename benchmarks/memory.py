@@ -40,8 +40,8 @@ def run(quick: bool) -> Result:
         optimizer = maker(model)
         optimizer.step()
         weights = sum(p.numel() for p in model.parameters())
-        state = sum(map(_size, optimizer.state.values())) / weights
-        share = 100 * peak_of(optimizer.step) / (4 * weights)
+        state = round(sum(map(_size, optimizer.state.values())) / weights, 2)
+        share = round(100 * peak_of(optimizer.step) / (4 * weights), 2)
         # Weight and state are read and written, the gradient is read, by SBS for its mean before.
         moved = 2 * (4 + state) + 4 * (1 + key.startswith("SBS"))
         result.rows.append([key, state, moved, share])

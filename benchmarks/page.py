@@ -50,7 +50,8 @@ def _stored() -> Iterator[tuple[str, Result]]:
 
 def _body(result: Result) -> str:
     table = _pivot(result) if result.name == "step" else result.table()
-    parts = [table, " ".join(result.notes), _goals(result.goals)]
+    notes = "\n".join(f"- {note}" for note in result.notes)
+    parts = [table, notes, _goals(result.goals)]
     return "\n\n".join(part for part in parts if part)
 
 

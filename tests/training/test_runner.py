@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
+from torch.optim.swa_utils import update_bn
 
 from stochbatch import SBS, data, param_groups
-from stochbatch.nets import resample_batch_norm
 from stochbatch.optim import EntropySGD
 from stochbatch.training import METHODS, Interrupted, RunError, Trial, read_run, run
 from stochbatch.training.builders import build_network
@@ -164,7 +164,7 @@ def test_an_epoch_of_entropy_sgd_has_the_batches_of_one_of_sgd(tmp_path: Path) -
         for _ in range(3):
             optimizer.step(closure)
         assert next(order, None) is None
-        resample_batch_norm(network, (images for images, _ in batches.epoch(epoch)))
+        update_bn((images for images, _ in batches.epoch(epoch)), network)
     weights = read_run(tmp_path / trial.folder).weights()
     assert "features.1.running_mean" in weights
     for name, weight in weights.items():
