@@ -87,7 +87,7 @@ def so_far(layout: Layout, one: charts.Comparison) -> str:
     if not sizes:
         return ""
     ends = dict.fromkeys(map(signed, (min(sizes), max(sizes))))
-    return f"{len(sizes)} of {one.row.ahead[1]} places: {' to '.join(ends)}"
+    return minus(f"{len(sizes)} of {one.row.ahead[1]}: {' to '.join(ends)}")
 
 
 def at(gain: float) -> float:
